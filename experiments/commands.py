@@ -273,29 +273,31 @@ def _is_in_use(folder: Path) -> bool:
 
 def draw(names: Sequence[str], folder: Path) -> int:
     """Draw pictures and judge claims again, from stored results."""
-    figures = find(names)
-    readable(folder)
     mpl.use("Agg")
-    for figure in figures:
-        try:
-            stored = records.read_record(figure, folder)
-            studies = records.read_studies(figure, folder)
-            effort = Effort(**stored["effort"])
-            written = records.describe(figure, studies, folder, effort, stored["seconds"])
-        except Broken as error:
-            raise UsageError(str(error)) from None
-        print(figure.name)
-        print("\n".join(f"  {line}" for line in claims_lines(written["claims"])))
-    return 0
+    return _write_again(names, folder, _draw)
 
 
 def judge(names: Sequence[str], folder: Path) -> int:
     """Judge claims again from stored results, and write the verdicts; pictures stay."""
+    return _write_again(names, folder, records.judge)
+
+
+def _draw(figure: Figure, folder: Path) -> dict[str, Any]:
+    stored = records.read_record(figure, folder)
+    studies = records.read_studies(figure, folder)
+    effort = Effort(**stored["effort"])
+    return records.describe(figure, studies, folder, effort, stored["seconds"])
+
+
+def _write_again(
+    names: Sequence[str], folder: Path, write: Callable[[Figure, Path], dict[str, Any]]
+) -> int:
+    """Write the records of figures again, and print their claims."""
     figures = find(names)
     readable(folder)
     for figure in figures:
         try:
-            written = records.judge(figure, folder)
+            written = write(figure, folder)
         except Broken as error:
             raise UsageError(str(error)) from None
         print(figure.name)
@@ -314,12 +316,18 @@ def show(written: dict[str, Any]) -> None:
             print("\n".join(f"  {line}" for line in lines))
 
 
-#: Seconds that a figure may have taken for the seeds that take turns.
+#: The longest that computing some seeds of a figure may take, by its record, to take turns [s].
 AFFORDABLE = 30
 
 
 def in_turn(turn: int, seeds: int, folder: Path) -> Figure:
-    """One of the figures of which so many seeds are computed soon, by a number."""
+    """Return one of the figures that take less than :data:`AFFORDABLE` for this number of seeds.
+
+    Args:
+      turn: its number, counted around.
+      seeds: to be computed.
+      folder: of the stored figures.
+    """
     quick = []
     for figure in in_order():
         record = records.read_record(figure, folder)
@@ -332,7 +340,7 @@ def in_turn(turn: int, seeds: int, folder: Path) -> Figure:
 
 
 def recompute(names: Sequence[str], seeds: int, turn: int | None, folder: Path) -> int:
-    """Compute a few of the stored seeds again by the code of today, and compare the numbers."""
+    """Compute a few of the stored seeds by the current code, and compare the numbers."""
     readable(folder)
     try:
         figures = find(names) if turn is None else [in_turn(turn, seeds, folder)]

@@ -175,9 +175,7 @@ class Claim:
 
 def _factor(distance: float, reach: float) -> float:
     """How many times as many seeds make an interval end at this distance from its middle."""
-    if math.isnan(reach) or math.isnan(distance):
-        return math.inf
-    if distance <= 0:
+    if math.isnan(reach) or math.isnan(distance) or distance <= 0:
         return math.inf
     return max((reach / distance) ** 2, 1.0)
 

@@ -10,8 +10,8 @@ from experiments.figure import Studies
 #: Numbers agree to this share of themselves: stored metrics have as few as six bits.
 RELATIVE = 0.02
 
-#: Or to this share of the standard deviation over seeds: roundings of another compiler grow in
-#: training, up to what a seed changes.
+#: Or to this share of the standard deviation over seeds: training magnifies the roundings of
+#: another compiler, at most to the differences between seeds.
 OF_SPREAD = 0.1
 
 #: Means of seeds agree to so many standard errors of their difference.

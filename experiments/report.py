@@ -84,25 +84,29 @@ def short_verdict(claim: Record) -> str:
 
 def verdict(claim: Record) -> str:
     """The word, and of an undecided claim how many seeds would decide it."""
+    return short_verdict(claim) + _deciding(claim)
+
+
+def in_color(claim: Record) -> str:
+    """The verdict with the color of its word."""
     word = short_verdict(claim)
-    if word != "undecided":
-        return word
+    return f"{COLORS[word]} **{word}**{_deciding(claim)}"
+
+
+def _deciding(claim: Record) -> str:
+    """How many seeds would decide an undecided claim, in parentheses; empty for the others."""
+    if short_verdict(claim) != "undecided":
+        return ""
     seeds = claim.get("deciding_seeds")
     if seeds is None:
-        return "undecided (more seeds of this size would not decide it)"
-    return f"undecided (about {_rounded(seeds)} seeds would decide it)"
+        return " (more seeds of this size would not decide it)"
+    return f" (about {_rounded(seeds)} seeds would decide it)"
 
 
 def _rounded(count: int) -> str:
     """A whole number to two digits, upward."""
     unit = 10 ** max(len(str(count)) - 2, 0)
     return f"{-(-count // unit) * unit:,}"
-
-
-def in_color(claim: Record) -> str:
-    """The verdict with the color of its word."""
-    word, _, rest = verdict(claim).partition(" (")
-    return f"{COLORS[short_verdict(claim)]} **{word}**" + (f" ({rest}" if rest else "")
 
 
 def tally(claims: Iterable[Record], kind: str) -> str:

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -69,12 +70,22 @@ def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Pat
     return 0
 
 
-def check(folder: Path) -> int:
-    """Judge stored results again, and compare every page with the one that is stored."""
+def read_all(folder: Path) -> dict[str, dict[str, Any] | None]:
+    """The stored results by scenario, ``None`` for one that was not run.
+
+    Raises:
+      UsageError: no folder, or no results in it.
+    """
     readable(folder)
     results = {name: read(name, folder) for name in SCENARIOS}
     if not any(results.values()):
         raise UsageError(f"no results in {folder}; python -m experiments.atlas run makes them.")
+    return results
+
+
+def check(folder: Path) -> int:
+    """Judge stored results again, and compare every page with the stored one."""
+    results = read_all(folder)
     mpl.use("Agg")
     with tempfile.TemporaryDirectory() as scratch:  # the picture is drawn beside the pages
         expected = pages(results, Path(scratch))
@@ -96,10 +107,7 @@ def check(folder: Path) -> int:
 
 
 def report(folder: Path) -> int:
-    readable(folder)
-    results = {name: read(name, folder) for name in SCENARIOS}
-    if not any(results.values()):
-        raise UsageError(f"no results in {folder}; python -m experiments.atlas run makes them.")
+    results = read_all(folder)
     writable(folder)
     mpl.use("Agg")
     for name, text in pages(results, folder).items():

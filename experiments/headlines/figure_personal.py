@@ -395,9 +395,9 @@ def than_each(*others: str, name: str) -> Measure:
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         return {
-            case: estimate
+            case: points
             for other in others
-            for case, estimate in fewer("digits", other, name)(studies).items()
+            for case, points in fewer("digits", other, name)(studies).items()
         }
 
     return measure

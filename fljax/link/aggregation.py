@@ -80,8 +80,8 @@ class Aggregator:
           peers: whether receivers are peers, which combine their own message too, or servers.
         """
 
-    def tolerated(self, heard: int) -> int | None:
-        """Return the number of attackers tolerated among ``heard`` messages; ``None``: unknown.
+    def tolerated(self, received: int) -> int | None:
+        """Return the number of attackers tolerated among ``received`` messages; ``None``: unknown.
 
         A simulation with more attackers at some honest receiver warns.
         """
@@ -243,8 +243,8 @@ class Median(Aggregator):
     def check(self, fewest: int) -> None:
         _check_enough("Median", fewest, 3, "the median of two is their mean, and of one that one")
 
-    def tolerated(self, heard: int) -> int:
-        return (heard - 1) // 2
+    def tolerated(self, received: int) -> int:
+        return (received - 1) // 2
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -282,11 +282,11 @@ class _OrderStatistics(Aggregator):
         else:
             checks.check_when_concrete(lambda share: self._check_share(share, fewest), self.share)
 
-    def tolerated(self, heard: int) -> int | None:
+    def tolerated(self, received: int) -> int | None:
         if self.count is None and not checks.is_concrete(self.share):
             return None
         with jax.ensure_compile_time_eval():  # the share may be known while others are traced
-            return int(self._number_cut(jnp.asarray([heard], jnp.int32))[0])
+            return int(self._number_cut(jnp.asarray([received], jnp.int32))[0])
 
     def _check_share(self, share: ArrayLike, fewest: int) -> None:
         share = np.asarray(share, np.float64)
@@ -467,9 +467,9 @@ class GeometricMedian(Aggregator):
 
     withstands_weights = True
 
-    def tolerated(self, heard: int) -> int:
+    def tolerated(self, received: int) -> int:
         """Return the number of attackers tolerated where weights are equal."""
-        return (heard - 1) // 2
+        return (received - 1) // 2
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         smoothing = jnp.asarray(self.smoothing, messages.dtype)
@@ -540,8 +540,8 @@ class MedianOfMeans(Aggregator):
     def check_place(self, dim: int, peers: bool) -> None:
         self.median.check_place(dim, peers)
 
-    def tolerated(self, heard: int) -> int | None:
-        return self.median.tolerated(min(self.groups, heard))
+    def tolerated(self, received: int) -> int | None:
+        return self.median.tolerated(min(self.groups, received))
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -604,8 +604,8 @@ class Krum(Aggregator):
                 f"the attackers if a receiver gets {fewest}, got {self.select}."
             )
 
-    def tolerated(self, heard: int) -> int:
-        return max(min(self.attackers, (heard - 3) // 2), 0)
+    def tolerated(self, received: int) -> int:
+        return max(min(self.attackers, (received - 3) // 2), 0)
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -663,8 +663,8 @@ class Bulyan(Aggregator):
         why = f"4f + 3 for the f = {self.attackers} attackers it reckons with"
         _check_enough("Bulyan", fewest, 4 * self.attackers + 3, why)
 
-    def tolerated(self, heard: int) -> int:
-        return max(min(self.attackers, (heard - 3) // 4), 0)
+    def tolerated(self, received: int) -> int:
+        return max(min(self.attackers, (received - 3) // 4), 0)
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)

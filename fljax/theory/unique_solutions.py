@@ -43,6 +43,6 @@ def solved_or_refused(matrix: np.ndarray, right: np.ndarray, remedy: str) -> np.
       numpy.linalg.LinAlgError: a solution that is not unique.
     """
     values = np.linalg.svd(matrix, compute_uv=False)
-    if not values[-1] > 8 * len(matrix) * np.finfo(values.dtype).eps * values[0]:
+    if is_singular(values[-1], values[0], len(matrix)):
         raise np.linalg.LinAlgError(f"the solution is not unique: {remedy}")
     return np.linalg.solve(matrix, right)
