@@ -1,14 +1,14 @@
 """Statistics of the atlas's results: rankings, costs, profiles, and sensitivity to tuning."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from experiments.atlas.running import floats
+from experiments.atlas.running import floats, is_complete
 from experiments.atlas.scenario import Scenario
 from fljax import statistics
 from fljax.metrics.definitions import METRICS
@@ -32,11 +32,12 @@ class Row:
     Attributes:
       rank: by the mean, with the ends of its simultaneous interval; ``None`` if all runs diverged.
       value: mean of the metric with its interval, in dB if it has a dB scale.
-      cost: median until the target by name, infinite where half of the runs never reach it, NaN
-        where it is unknown.
+      cost: median until the target by name with the numbers that were chosen for it, infinite where
+        half of the runs never reach it, NaN where it is unknown.
       width: decades within 1 dB of the best by name of a number, of linear ones the range itself.
       slack: decades of the most delicate number.
       remark: the reason for a missing rank; empty otherwise.
+      equals: other algorithms with the same runs, whose additional parts are off here.
     """
 
     label: str
@@ -50,6 +51,43 @@ class Row:
     tried: int
     diverged: int
     remark: str = ""
+    equals: tuple[str, ...] = ()
+
+
+def names_of_runs(result: Result) -> dict[str, tuple[str, ...]]:
+    """The algorithms without those that ran as another one did, each with the names of these.
+
+    An algorithm whose additional part is off equals another one: counted twice, it would displace
+    others from the ranks. The name that stands for all is of the algorithm with the fewest numbers.
+    """
+    groups: dict[tuple, list[str]] = {}
+    for label, method in result["methods"].items():
+        runs = (label,) if "lost" in method else _runs_of(method)
+        groups.setdefault(runs, []).append(label)
+    names = {}
+    for labels in groups.values():
+        numbers = [len(result["methods"][label].get("chosen", ())) for label in labels]
+        first = labels[int(np.argmin(numbers))]
+        names[first] = tuple(label for label in labels if label != first)
+    return {label: names[label] for label in result["methods"] if label in names}
+
+
+def _runs_of(method: Mapping[str, Any]) -> tuple:
+    """The stored numbers of a method's runs that another method has if it does the same, to four
+    digits: programs that order their sums otherwise differ in the last ones.
+    """
+    costs = method["costs"].values() if "costs" in method else ()
+    until = [cost["until"] for cost in costs] if costs else [*method["until"].values()]
+    return tuple(
+        tuple(None if value is None else float(f"{value:.4g}") for value in values)
+        for values in [method["final"], method["diverged"], *until]
+    )
+
+
+def distinct(result: Result) -> Result:
+    """A result without the algorithms that ran as another one did."""
+    names = names_of_runs(result)
+    return {**result, "methods": {label: result["methods"][label] for label in names}}
 
 
 def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
@@ -76,6 +114,8 @@ def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
 
 def table(scenario: Scenario, result: Result) -> list[Row]:
     """All algorithms that ran, the best first; algorithms that always diverged come last."""
+    names = names_of_runs(result)
+    result = distinct(result)
     data = dataset(scenario, result)
     means = statistics.summary(data, scenario.metric)
     if statistics.is_decibel(data, scenario.metric):
@@ -99,7 +139,7 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
                 label,
                 rank,
                 (mean, low, high),
-                {of: median(method["until"][of]) for of in COSTS},
+                {of: median(until(method, of)) for of in COSTS},
                 method["chosen"],
                 width,
                 min((decades(ends) for ends in width.values()), default=math.nan),
@@ -107,6 +147,7 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
                 method["tried"],
                 sum(method["diverged"]),
                 "" if rank or ranks is None else "all runs diverged",
+                names[label],
             )
         )
     return sorted(rows, key=order)
@@ -125,9 +166,21 @@ def order(row: Row) -> tuple[bool, float, float]:
     return nothing, 0.0 if nothing else row.value[0], row.cost["rounds"]
 
 
-def median(values: Any) -> float:
+def until(method: Mapping[str, Any], cost: str) -> np.ndarray:
+    """A cost of every seed until the target; NaN where no numbers were chosen for it."""
+    if "costs" not in method:  # of an older result
+        return np.full(len(method["final"]), np.nan)
+    return floats(method["costs"][cost]["until"])
+
+
+def median(values: np.ndarray) -> float:
     """The median of a cost over seeds: infinite if half never reach the target."""
-    return float(np.median(floats(values)))
+    return float(np.median(values))
+
+
+def has_costs(result: Result) -> bool:
+    """Whether its methods were tuned for the costs as well."""
+    return all(map(is_complete, result["methods"].values()))
 
 
 def decades(ends: tuple[float, float]) -> float:
@@ -151,21 +204,18 @@ def least(rows: list[Row], of: str) -> tuple[list[str], float]:
     return [label for label, cost in finite.items() if cost == lowest], lowest
 
 
-def costs(scenarios: list[Scenario], results: Mapping[str, Result | None], of: str) -> xr.DataArray:
-    """A cost of all algorithms in all instances, the seeds of the scenarios that were run; infinite
-    where an algorithm is refused.
+def costs(pages: Sequence[Any], of: str) -> xr.DataArray:
+    """A cost of all algorithms in all instances, the seeds of the scenarios; infinite where an
+    algorithm is refused.
     """
-    ran = [(s, r) for s in scenarios if (r := results.get(s.name))]
-    labels = sorted({label for _, result in ran for label in result["methods"]})
+    labels = sorted({row.label for page in pages for row in page.rows})
     columns = []
-    for _, result in ran:
-        seeds = result["effort"]["seeds"]
-        never = np.full(seeds, np.inf)
+    for page in pages:
+        never = np.full(page.result["effort"]["seeds"], np.inf)
+        methods = {row.label: page.result["methods"][row.label] for row in page.rows}
         columns.append(
             [
-                never
-                if "lost" in (method := result["methods"].get(label, {"lost": ""}))
-                else floats(method["until"][of])
+                until(methods[label], of) if "costs" in methods.get(label, ()) else never
                 for label in labels
             ]
         )

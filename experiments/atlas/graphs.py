@@ -63,12 +63,16 @@ def peers(
 
 
 SHAPES: dict[str, tuple[Callable[[jax.Array], fl.graphs.Graph], str, str]] = {
-    "ring": (ring, "a ring", "The worst connected regular graph: its spectral gap is 1/K^2."),
-    "grid": (grid, "a grid", "Sensors and machines on a plane: a gap of 1/K."),
+    "ring": (
+        ring,
+        "a ring",
+        "The worst connected regular graph: a gap of 1/K^2 (Nedic et al. 2018; Lian et al. 2017).",
+    ),
+    "grid": (grid, "a grid", "Sensors and machines on a plane: a gap of 1/K (Nedic et al. 2018)."),
     "random": (
         random,
         "a random graph",
-        "A random connected graph with four neighbors on average: nodes of unequal degree.",
+        "A random connected graph with four neighbors on average, of unequal degree (Sayed 2014).",
     ),
     "expander": (
         expander,
@@ -115,7 +119,8 @@ for _likeness in ("alike", "mildly unlike"):
     Scenario(
         f"peers-{_likeness.split()[0]}",
         f"{_likeness.capitalize()} peers on a random graph",
-        "What a method gains by correcting for dissimilarity shows beside peers that are alike.",
+        "Correcting for dissimilarity pays where peers are unlike (Tang et al. 2018), which shows "
+        "beside peers that are alike.",
         f"Least squares; {_likeness} peers on a random graph",
         partial(peers, likeness=_likeness),
         "normalized_error",
@@ -135,13 +140,13 @@ for _name, _title, _reason, _more in (
     (
         "late",
         "links that deliver half of all messages late",
-        "Peers that do not wait for each other work with old copies.",
+        "Peers that do not wait for each other work with old copies (Wu et al. 2018).",
         {"delays": LATE},
     ),
     (
         "absent",
         "peers that are away half of the time",
-        "Devices sleep; their neighbors go on with what they heard last.",
+        "Devices sleep; their neighbors go on with what they received last (Zhao and Sayed 2015).",
         {"participation": ABSENT},
     ),
 ):

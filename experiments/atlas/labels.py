@@ -15,9 +15,10 @@ CLIENTS = 20
 SAMPLES = 40
 BATCH = 10
 ROUNDS = 60
-#: Images and rows that clients draw from, and held-out ones.
+#: Images and rows that clients draw from, held-out ones, and ones that are held out in tuning.
 POOL = 6000
 TESTS = 1000
+VALIDATING = 1000
 #: Factor of the squared norm of a linear model.
 STRENGTH = 1e-3
 HIDDEN = 32
@@ -32,17 +33,26 @@ class Pool(NamedTuple):
     size: np.ndarray  # [classes]  how many of each label
     test_features: np.ndarray  # [m, P]
     test_labels: np.ndarray  # [m]
+    validation_features: np.ndarray  # [v, P]  neither clients' samples nor of the test set
+    validation_labels: np.ndarray  # [v]
 
 
-def pool(features: Any, labels: Any, test_features: Any, test_labels: Any) -> Pool:
-    count = np.bincount(labels)
-    scale = np.sqrt(np.mean(features**2))
+def pool(
+    features: Any, labels: Any, test_features: Any, test_labels: Any, size: int = POOL
+) -> Pool:
+    """The first samples as a pool, and those after them as a validation set."""
+    count = np.bincount(labels[:size])
+    scale = np.sqrt(np.mean(features[:size] ** 2))
+    order = np.argsort(labels[:size], kind="stable")
+    scaled = (features / scale).astype(float_dtype())
     return Pool(
-        (features[np.argsort(labels, kind="stable")] / scale).astype(float_dtype()),
+        scaled[order],
         (np.cumsum(count) - count).astype(np.int32),
         count.astype(float_dtype()),
         (test_features / scale).astype(float_dtype()),
         test_labels.astype(float_dtype()),
+        scaled[size:],
+        labels[size:].astype(float_dtype()),
     )
 
 
@@ -56,8 +66,8 @@ def digits() -> Pool:
 
     data = fl.data.mnist()
     return pool(
-        small(data.train_images[:POOL]),
-        data.train_labels[:POOL].astype(int),
+        small(data.train_images[: POOL + VALIDATING]),
+        data.train_labels[: POOL + VALIDATING].astype(int),
         small(data.test_images[:TESTS]),
         data.test_labels[:TESTS],
     )
@@ -66,7 +76,7 @@ def digits() -> Pool:
 @cache
 def ignitions() -> Pool:
     """ijcnn1: one sample in ten is of the second class."""
-    data = fl.data.ijcnn1(POOL)
+    data = fl.data.ijcnn1(POOL + VALIDATING)
     return pool(
         data.features,
         (data.labels > 0).astype(int),
@@ -91,15 +101,20 @@ def drawn(
     return features[start[label] + offset.astype(jnp.int32)], label.astype(features.dtype)
 
 
-def skewed(key: jax.Array, data: str, network: bool, concentration: float) -> dict[str, Any]:
-    """Clients of skewed labels, and a test set that they have in common."""
+def skewed(
+    key: jax.Array, data: str, network: bool, concentration: float, validated: bool = False
+) -> dict[str, Any]:
+    """Clients of skewed labels, and a test set that they have in common, or a validation set."""
     k_data, k_start = jax.random.split(key)
     of = DATA[data]()
     classes = len(of.size)
     features, labels = drawn(k_data, of.features, of.start, of.size, concentration)
     loss = fl.problems.Softmax(classes)
     problem = fl.problems.Problem(features, labels, loss, fl.problems.SquaredL2(), STRENGTH)
-    problem = problem.with_test(of.test_features, of.test_labels)
+    if validated:
+        problem = problem.with_test(of.validation_features, of.validation_labels)
+    else:
+        problem = problem.with_test(of.test_features, of.test_labels)
     if network:
         network_model = fl.models.mlp(classes, hidden=[HIDDEN])
         problem = fl.problems.Model.of(problem, network_model, k_start)
@@ -118,21 +133,20 @@ for _data, _title, _metric, _target in (
 ):
     for _model, _words in MODELS.items():
         for _concentration in CONCENTRATIONS:
+            _parts = partial(
+                skewed, data=_data, network=_model == "network", concentration=_concentration
+            )
             Scenario(
                 f"{_data}-{_model}-{_concentration:g}",
                 f"{_title}, {_words}, Dirichlet {_concentration:g}",
                 REASON,
                 f"{_title} with {_words}; clients of one server, labels skewed by Dirichlet "
                 f"{_concentration:g}, batches of {BATCH}",
-                partial(
-                    skewed,
-                    data=_data,
-                    network=_model == "network",
-                    concentration=_concentration,
-                ),
+                _parts,
                 _metric,
                 target=_target,
                 rounds=ROUNDS,
                 axes={"data": _title, "model": _words, "concentration": _concentration},
                 given={"local_steps": LOCAL_STEPS, "batches": fl.batches.Uniform(BATCH)},
+                tuning_parts=partial(_parts, validated=True),
             )

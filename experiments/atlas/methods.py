@@ -10,12 +10,9 @@ import jax
 import fljax as fl
 from experiments.atlas.scenario import TALKS, Scenario
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.tuning.search import RANGES, unwarned
+from fljax.tuning.search import RANGES, SEARCHED_OPTIONS, unwarned
 
 Space = dict[str, Any]
-
-#: Search ranges of required numbers for which :func:`fljax.tune` has no default.
-SPECIFIC_RANGES = {"consensus_step_size": (0.05, 1.0, "linear")}
 
 
 class Method(NamedTuple):
@@ -53,7 +50,11 @@ OBJECTIVES = {
 #: these are the raw sample.
 OF_NETWORKS = {
     "CCVR": "calibrates the last layer, and the model has no other: a covariance of all pixels",
+    "MOON": "compares the features of a hidden layer, and the model has none",
 }
+
+#: Algorithms that are another one with the noise of a privacy budget.
+PRIVATE_VARIANTS = ("(eps,delta)DP-NFL", "DP-SGD", "P-ADMM", "zCDP-NFL", "zCDP-grad-NFL")
 
 #: Algorithms outside ``fljax.algorithms.personalized`` that give clients or clusters their own
 #: models.
@@ -93,6 +94,8 @@ def method(scenario: Scenario, label: str) -> Method:
         raise Refused(f"runs on {RUNS_ON[network_kind]}, not on {RUNS_ON[scenario.talks]}.")
     if label in OBJECTIVES:
         raise Refused(f"{OBJECTIVES[label]}.")
+    if label in PRIVATE_VARIANTS and "privacy" not in scenario.axes:
+        raise Refused("adds the noise of a privacy budget, and here is none.")
     if is_personal(cls) and not scenario.personal:
         raise Refused("ends with a model for each client or cluster, and one for all is wanted.")
     if scenario.directed and not cls.needs.directed:
@@ -128,17 +131,19 @@ def _constructor(
         solver = {f.name for f in fields(fl.algorithms.FedAvg)}
         passed = {name: value for name, value in fixed_values.items() if name in solver}
         space = {name: RANGES[name] for name in ("step_size", "attraction") if name in names}
+        space |= SEARCHED_OPTIONS.get(cls.label, {})
         return partial(_with_solver, cls, passed, fixed), space
-    ranges = RANGES | SPECIFIC_RANGES
+    options = SEARCHED_OPTIONS.get(cls.label, {})
     needed = [
         field.name
         for field in fields(cls)  # pyright: ignore[reportArgumentType]
         if field.name not in fixed and field.name in _required(cls)
     ]
-    if missing := [name for name in needed if name not in ranges]:
+    if missing := [name for name in needed if name not in RANGES]:
         why = f"must be given {missing[0]}, and no range is known for it"
         raise Refused(f"{LACKS.get(missing[0], why)}.")
-    return partial(cls, **fixed), {name: ranges[name] for name in needed}
+    space = {name: RANGES[name] for name in needed}
+    return partial(cls, **fixed), space | {n: r for n, r in options.items() if n not in fixed}
 
 
 def _with_solver(

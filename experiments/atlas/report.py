@@ -1,84 +1,81 @@
-"""The atlas's pages: decisions in words and numbers, a ranking a scenario, profiles over all."""
+"""The atlas's pages: recommendations, a ranking a scenario, profiles over all."""
 
-import io
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from experiments.atlas import analysis
+from experiments.atlas import analysis, decisions, pictures
 from experiments.atlas.analysis import COSTS, Result, Row
-from experiments.atlas.convex import CONDITION
+from experiments.atlas.decisions import SCARCE, WHO, Page, quoted
 from experiments.atlas.scenario import SCENARIOS, Scenario
-from experiments.picture import print_style
 from fljax import statistics
-from fljax._core.storage import replace_file
 from fljax.algorithms import REGISTRY
 from fljax.metrics.definitions import METRICS
-from fljax.plotting.house_style import look_of
 
-#: How many algorithms a sentence names, and how many a picture draws.
-NAMED = 6
-DRAWN = 8
-
-#: Kinds of scenarios that share a profile, and the titles of their panels. Clusters of peers and
-#: of servers' clients are single scenarios without a profile.
-KINDS = {
-    "server": "one server, one model",
-    "peers": "peers, one model",
-    "personal server": "one server, models of clients' own",
-}
+#: How many algorithms a cell names.
+NAMED = 3
 
 TITLE = "# Which algorithm, for which problem?"
 
+QUESTIONS = """\
+Answer three questions: who talks to whom, what goes wrong, and what is scarce. Each answer is what
+the results below recommend, with its margin over the next algorithm.
+"""
+
 RULE = """\
+## How this was computed
+
 Every registered algorithm ran in every scenario that its needs admit. All were tuned by one rule,
-that of `fl.tune` with its default ranges ({tuning_seeds} seeds of their own, {points} candidates
-for each number; extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran
-on {seeds} fresh seeds.{limit} Ranks are by the mean of the last value; their intervals hold
-together at 95 % within a scenario (`fl.statistics.ranks`). An algorithm whose interval begins at 1
-is the best or cannot be told from it. Errors more than {resolved:.0f} dB below a scenario's target
-are rounding of single precision, and count as equal. Under a privacy budget the tuning itself costs
-privacy, which is not counted.
+that of `fl.tune` ({tuning_seeds} seeds of their own, {points} candidates for each number;
+extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran on {seeds} fresh
+seeds.{limit} Each question is tuned for itself: the numbers that are the best for the last value
+are not those that reach a target in the fewest rounds, bits or gradients. Ranks are by the mean of
+the last value; their intervals hold together at 95 % within a scenario (`fl.statistics.ranks`), and
+an algorithm whose interval begins at 1 is *among the best*: it is the best or cannot be told from
+it. Costs are medians over seeds until the target; "X needs 2 times as many" compares geometric
+means over scenarios. Algorithms with equal runs are one entry with all their names. Errors more
+than {resolved:.0f} dB below a scenario's target are rounding of single precision, and count as
+equal. Where all runs of a scenario are evaluated on one test set, numbers are chosen on a
+validation set. Under a privacy budget the tuning itself costs privacy, which is not counted.
 """
 
-DECISIONS = """\
-## Decisions
-
-For each problem: the best algorithm (mean of the last value, its rank with the simultaneous
-interval), those that cannot be told from it, who needs the fewest rounds, bits and gradients until
-the target (medians), and whose choice of numbers matters least.
-"""
-
-SHORT = """\
-## In short
-
-In how many scenarios of each kind an algorithm is the best or cannot be told from the best (its
-rank's interval begins at 1):
+OLDER = """\
+{count} of these scenarios have results from before each question was tuned for itself: numbers were
+tuned for the last value alone, options with a default were not tuned{tested}. Their costs are left
+out, and they count in no statement about costs.
 """
 
 PROFILES = """\
-## Over all scenarios
+## Over all scenarios of a kind
 
-Performance profiles (Dolan and Moré 2002) over all seeds of all scenarios of a kind: the share of
+Left: performance profiles (Dolan and Moré 2002) over all seeds of all scenarios: the share of
 instances in which an algorithm reaches the target, with at most so many times the rounds of the
-best. A scenario that refuses an algorithm counts as one that it does not solve. The score is the
-mean of a profile between the factors 1 and {factor:g} on a logarithmic scale. *Slack* is the median
-over scenarios of the decades within which the most delicate number may lie for a result within 1 dB
-of the best: 0 means that the best candidate alone is so good. *Inside* is the share of scenarios in
-which the chosen values are not on the edge of all that were tried.
+best. A scenario that refuses an algorithm counts as one that it does not solve. Right: each
+algorithm's rounds, as a multiple of the least (geometric mean over the scenarios whose target it
+reaches), and its place by the last value (mean over the scenarios that admit it; 0 is the first);
+those that no other beats in both have names. Algorithms that reach fewer than half of the targets
+are left out there.
 
-![Performance profiles](profiles.png)
+The score is the mean of a profile between the factors 1 and {factor:g} on a logarithmic scale.
+*Slack* is the median over scenarios of the decades within which the most delicate number may lie
+for a result within 1 dB of the best: 0 means that the best candidate alone is so good. *Inside* is
+the share of scenarios in which the chosen values are not on the edge of all that were tried.
 """
 
 SLACK = """\
 Slack: the decades within which the most delicate number may lie for a result within 1 dB of the
-best; "edge": the chosen value is on the edge of all that were tried.
+best; "edge": a chosen value is on the edge of all that were tried.
 """
+
+UNTUNED = (
+    "These results are from before each question was tuned for itself: numbers were tuned for the "
+    "last value alone, and costs are left out."
+)
+
+TEST_SET = "They were chosen on the test set that evaluates them."
 
 NEWER = (
     "Registered after these results were made, and missing where they would be admitted or refused:"
@@ -91,167 +88,102 @@ These scenarios are declared, and `python -m experiments.atlas run NAME` runs th
 """
 
 
-#: Kinds of problems in the summary: their description, and a test for scenarios.
-PROBLEMS: dict[str, Callable[[Scenario], bool]] = {
-    "alike clients of one server": lambda case: case.talks == "server" and unlike(case, 0, 0),
-    "mildly unlike clients of one server": lambda case: (
-        case.talks == "server" and unlike(case, 0.1, 1)
-    ),
-    "strongly unlike clients of one server": lambda case: (
-        case.talks == "server" and unlike(case, 1)
-    ),
-    "a tenth of the clients, or absent ones": lambda case: "participation" in case.axes,
-    "badly conditioned": lambda case: case.axes.get("condition", 1) == CONDITION["badly"],
-    "few bits": lambda case: "compression" in case.axes,
-    "attackers": lambda case: "attack" in case.axes,
-    "privacy": lambda case: "privacy" in case.axes,
-    "skewed labels (Dirichlet 0.1 and 1)": lambda case: (
-        float(case.axes.get("concentration", 9)) <= 1
-    ),
-    "peers on a fixed graph without failures": lambda case: (
-        case.talks == "peers" and {*case.axes} == {"graph", "dissimilarity"}
-    ),
-    "peers with lossy, late or sleeping neighbors": lambda case: "link" in case.axes,
-    "clusters, a model for each": lambda case: "clusters" in case.axes,
-    "models around a common one, each client's own": lambda case: "own share" in case.axes,
-    "streams": lambda case: case.axes.get("data") == "a stream",
-}
-
-
-def unlike(scenario: Scenario, least: float, most: float = math.inf) -> bool:
-    """Whether the clients' dissimilarity is in this range; False without that axis."""
-    return least <= float(scenario.axes.get("dissimilarity", math.nan)) <= most
-
-
-class Pages(NamedTuple):
-    """A scenario, its result and the rows of its table."""
-
-    scenario: Scenario
-    result: Result
-    rows: list[Row]
-
-
-def kind_of(scenario: Scenario) -> str:
-    return f"personal {scenario.talks}" if scenario.personal else scenario.talks
-
-
-def read_all(results: Mapping[str, Result | None]) -> list[Pages]:
-    """The scenarios that were run, in the order of their declaration."""
-    return [
-        Pages(scenario, result, analysis.table(scenario, result))
-        for name, scenario in SCENARIOS.items()
-        if (result := results.get(name)) is not None
-    ]
-
-
 def pages(results: Mapping[str, Result | None], folder: Path) -> dict[str, str]:
-    """The text of every page by its file's name; the picture is written to the folder."""
-    ran = read_all(results)
-    draw([page.scenario for page in ran], results, folder / "profiles.png")
-    return {"README.md": front(ran, results)} | {
+    """The text of every page by its file's name; the pictures are written to the folder."""
+    ran = decisions.read_all(results, SCENARIOS)
+    drawn = pictures.draw(ran, folder)
+    return {"README.md": front(ran, results, drawn)} | {
         f"{page.scenario.name}.md": scenario_page(page) for page in ran
     }
 
 
-def front(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> str:
+def front(
+    ran: Sequence[Page], results: Mapping[str, Result | None], drawn: Mapping[str, str]
+) -> str:
     """The decision page."""
+    lines = [TITLE, "", QUESTIONS, *recommendations(ran), "## Scenarios", ""]
+    lines += [*markdown(SCENARIO_HEAD, [scenario_cells(page) for page in ran]), ""]
+    lines += [PROFILES.format(factor=analysis.FACTOR), *profile_tables(ran, drawn)]
+    lines += [*method(ran), ""]
     missing = [page for name, page in SCENARIOS.items() if results.get(name) is None]
-    efforts = {tuple(sorted(page.result["effort"].items())) for page in ran}
-    rules = [rule(dict(effort)) for effort in efforts]
-    hours = sum(m["seconds"] for page in ran for m in page.result["methods"].values()) / 3600
-    many = sum(len(page.rows) for page in ran)
-    count = (
-        f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {many} pairs of an algorithm and a "
-        f"scenario in {hours:.1f} hours: of a processor's time in newer results, of the clock on a "
-        "machine that did other work besides in older ones.\n"
-    )
-    later = sorted({label for page in ran for label in newer(page)}, key=str.lower)
-    since = [f"{NEWER} {', '.join(map(quoted, later))}.\n"] if later else []
-    lines = [
-        TITLE,
-        "",
-        *rules,
-        count,
-        *since,
-        SHORT,
-        *summary(ran),
-        "",
-        DECISIONS,
-        *(decision(page) for page in ran),
-    ]
-    lines += ["", PROFILES.format(factor=analysis.FACTOR), *profile_tables(ran, results)]
     if missing:
         lines += [MISSING, *(f"- `{page.name}`: {page.title}" for page in missing)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def newer(page: Pages) -> list[str]:
+def recommendations(ran: Sequence[Page]) -> list[str]:
+    """For each kind of network a table: what goes wrong, and the choice for what is scarce."""
+    given: dict[str, dict[str, list[str]]] = {}
+    for kind, trouble, _, advice, members in decisions.all_advice(ran):
+        cells = given.setdefault(kind, {}).setdefault(trouble, [f"{trouble} ({len(members)})"])
+        cells.append(f"**{advice.label}**: {advice.margin}" if advice else "")
+    lines = []
+    for kind, rows in given.items():
+        lines += [f"### {WHO[kind].capitalize()}", ""]
+        head = ["what goes wrong (scenarios)", *(f"scarce: {word}" for word in SCARCE.values())]
+        lines += [*markdown(head, list(rows.values())), ""]
+    return lines
+
+
+SCENARIO_HEAD = ("scenario", "best last value", "not told from it", *(f"fewest {c}" for c in COSTS))
+
+
+def scenario_cells(page: Page) -> list[str]:
+    """A scenario's row in the table of all of them."""
+    name = f"[{page.scenario.title}]({page.scenario.name}.md)"
+    first = analysis.best(page.rows)
+    if not first:
+        return [name, "none has a rank", *[""] * (len(SCENARIO_HEAD) - 2)]
+    best = f"{quoted(first[0].label)} ({value(page.scenario, first[0])})"
+    costs = []
+    for cost in COSTS:
+        labels, least = analysis.least(page.rows, cost)
+        if labels:
+            costs.append(f"{named(labels)} ({number(least)})")
+        else:
+            costs.append("none arrives" if analysis.has_costs(page.result) else "")
+    return [name, best, named([row.label for row in first[1:]]), *costs]
+
+
+def method(ran: Sequence[Page]) -> list[str]:
+    """How the results were computed."""
+    efforts = {tuple(sorted(page.result["effort"].items())) for page in ran}
+    lines = [rule(dict(effort)) for effort in efforts]
+    older = [page for page in ran if not analysis.has_costs(page.result)]
+    if older:
+        tests = [page.scenario.name for page in older if page.scenario.tuning_parts is not None]
+        tested = f", and in {len(tests)} of them they were chosen on the test set" if tests else ""
+        lines.append(OLDER.format(count=len(older), tested=tested))
+    hours = sum(m["seconds"] for page in ran for m in page.result["methods"].values()) / 3600
+    runs = sum(len(page.result["methods"]) for page in ran)
+    distinct = sum(len(page.rows) for page in ran)
+    lines.append(
+        f"{len(ran)} of {len(SCENARIOS)} scenarios were run, {runs} pairs of an algorithm and a "
+        f"scenario, {distinct} of them with different runs, in {hours:.1f} hours of a processor.\n"
+    )
+    if later := sorted({label for page in ran for label in newer(page)}, key=str.lower):
+        lines.append(f"{NEWER} {', '.join(map(quoted, later))}.\n")
+    return lines
+
+
+def newer(page: Page) -> list[str]:
     """Registered algorithms that a result neither has nor refuses."""
-    covered = {row.label for row in page.rows} | page.result["refused"].keys()
+    covered = page.result["methods"].keys() | page.result["refused"].keys()
     return [label for label in REGISTRY if label not in covered]
 
 
 def rule(effort: dict[str, Any]) -> str:
-    """A paragraph on how results of this effort were computed."""
+    """A section on how results of this effort were computed."""
     most = effort["methods"]
     limit = f" In this quick run a scenario has {most} algorithms at most." if most else ""
     resolved = -10 * math.log10(analysis.RESOLVED)
     return RULE.format(**effort, limit=limit, resolved=resolved)
 
 
-def summary(ran: Sequence[Pages]) -> list[str]:
-    """For each kind of problem, how often each algorithm is among the best, most frequent first."""
-    lines = []
-    for kind, belongs in PROBLEMS.items():
-        those = [page for page in ran if belongs(page.scenario)]
-        counts = Counter(row.label for page in those for row in analysis.best(page.rows))
-        if not counts:
-            continue
-        names = [f"{quoted(label)} {count}" for label, count in counts.most_common(NAMED)]
-        plural = "scenario" + "s" * (len(those) > 1)
-        lines.append(f"- **{kind}** ({len(those)} {plural}): {', '.join(names)}.")
-    return lines
-
-
-def decision(page: Pages) -> str:
-    """A list entry: the recommended algorithms for this scenario."""
-    begin = f"- **{page.scenario.when}** ([table]({page.scenario.name}.md)): "
-    first = analysis.best(page.rows)
-    if not first:
-        return begin + "no algorithm has a rank."
-    top = first[0]
-    runners_up = [row.label for row in first[1:]]
-    low, high = top.rank[1:] if top.rank else (1, 1)
-    rank = f"rank 1, between {low} and {high} of {len(page.rows)}"
-    phrases = [f"*{quoted(top.label)}* ({value(page.scenario, top)}; {rank})"]
-    if runners_up:
-        phrases.append(f"not told from it: {named(runners_up)}")
-    for of in COSTS:
-        labels, cost = analysis.least(page.rows, of)
-        if labels:
-            phrases.append(
-                f"fewest {of} to {target(page.scenario)}: {named(labels)} ({number(cost)})"
-            )
-    if all(not analysis.least(page.rows, of)[0] for of in COSTS):
-        phrases.append(f"none reaches {target(page.scenario)} in half of its runs")
-    easy = [row for row in first if not math.isnan(row.slack)]
-    if easy:
-        widest = max(easy, key=lambda row: row.slack)
-        phrases.append(
-            f"of these the easiest to tune: {quoted(widest.label)} ({widest.slack:.1f} decades)"
-        )
-    return begin + "; ".join(phrases) + "."
-
-
 def named(labels: Sequence[str]) -> str:
     """The first names, and the number of the others."""
     rest = len(labels) - NAMED
     return ", ".join(map(quoted, labels[:NAMED])) + (f" and {rest} more" if rest > 0 else "")
-
-
-def quoted(label: str) -> str:
-    """A name, quoted if it contains a comma and would look like two names in a list."""
-    return f"'{label}'" if "," in label else label
 
 
 def number(cost: float) -> str:
@@ -278,15 +210,16 @@ def target(scenario: Scenario) -> str:
 def cells(scenario: Scenario, row: Row) -> list[str]:
     """A row of a scenario's table, as :data:`HEAD` names its columns."""
     mean, low, high = (formatted(scenario, end) for end in row.value)
+    name = " = ".join((row.label, *row.equals))
     if row.remark:
-        return ["", row.label, row.remark, *[""] * 7]
+        return ["", name, row.remark, *[""] * (len(HEAD) - 3)]
     rank, first, last = row.rank or (1, 1, 1)
     chosen = ", ".join(f"{k}={v:.3g}" for k, v in row.chosen.items())
     return [
         f"{rank} ({first} to {last})",
-        row.label,
+        name,
         f"{mean} ({low} to {high})",
-        *(number(row.cost[of]) for of in COSTS),
+        *("" if math.isnan(row.cost[of]) else number(row.cost[of]) for of in COSTS),
         chosen,
         "" if math.isnan(row.slack) else f"{row.slack:.1f}",
         str(row.tried) + ("" if row.interior else ", edge"),
@@ -301,19 +234,25 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
-def about(scenario: Scenario) -> list[str]:
+def about(page: Page) -> list[str]:
     """A scenario's description in lines of Markdown."""
+    scenario = page.scenario
     axes = ", ".join(f"{name}: {at}" for name, at in scenario.axes.items())
     label = METRICS[scenario.metric].label
     counted = (
         f"Axes: {axes}. Metric: {label} after {scenario.rounds} rounds. Rounds, bits and sample "
-        f"gradients of all clients are counted until it is {target(scenario)} (medians over seeds)."
+        f"gradients of all clients are counted until it is {target(scenario)} (medians over "
+        "seeds), with numbers that were tuned for each of them."
     )
-    return [scenario.reason, "", counted, "", SLACK.rstrip()]
+    lines = [scenario.reason, "", counted, "", SLACK.rstrip()]
+    if not analysis.has_costs(page.result):
+        tested = f" {TEST_SET}" if scenario.tuning_parts is not None else ""
+        lines += ["", UNTUNED + tested]
+    return lines
 
 
-def scenario_page(page: Pages) -> str:
-    lines = [f"# {page.scenario.title}", "", *about(page.scenario), ""]
+def scenario_page(page: Page) -> str:
+    lines = [f"# {page.scenario.title}", "", *about(page), ""]
     lines += markdown(HEAD, [cells(page.scenario, row) for row in page.rows])
     lines += ["", "## Refused", "", *refusals(page.result["refused"])]
     if later := newer(page):
@@ -330,26 +269,22 @@ def refusals(refused: Mapping[str, str]) -> list[str]:
     return [f"- {', '.join(map(quoted, labels))}: {why}" for why, labels in many_first]
 
 
-def by_kind(ran: Sequence[Pages]) -> dict[str, list[Pages]]:
-    kinds = {kind: [page for page in ran if kind_of(page.scenario) == kind] for kind in KINDS}
-    return {kind: those for kind, those in kinds.items() if those}
-
-
-def profile_tables(ran: Sequence[Pages], results: Mapping[str, Result | None]) -> list[str]:
+def profile_tables(ran: Sequence[Page], drawn: Mapping[str, str]) -> list[str]:
+    """For each kind of network its picture, and the scores of all algorithms."""
     lines = []
-    for kind, those in by_kind(ran).items():
-        scenarios = [page.scenario for page in those]
-        shares = {of: statistics.profile(analysis.costs(scenarios, results, of)) for of in COSTS}
+    for kind, picture in drawn.items():
+        members = pictures.with_costs(ran, kind)
+        shares = {of: statistics.profile(analysis.costs(members, of)) for of in COSTS}
         score = {of: analysis.scores(shares[of]) for of in COSTS}
         labels = score["rounds"]["algorithm"].values[np.argsort(-score["rounds"].values)]
         rows = []
         for label in map(str, labels):
-            runs = [row for page in those for row in page.rows if row.label == label]
+            runs = [row for page in members for row in page.rows if row.label == label]
             slack = [row.slack for row in runs if not math.isnan(row.slack)]
             rows.append(
                 [
                     label,
-                    f"{len(runs)} of {len(those)}",
+                    f"{len(runs)} of {len(members)}",
                     *(f"{analysis.within(shares['rounds'], label, f):.2f}" for f in (1, 2, 10)),
                     f"{float(shares['rounds'].sel(algorithm=label)[-1]):.2f}",
                     *(f"{float(score[of].sel(algorithm=label)):.2f}" for of in COSTS),
@@ -359,48 +294,7 @@ def profile_tables(ran: Sequence[Pages], results: Mapping[str, Result | None]) -
             )
         head = ["algorithm", "runs in", "best", "within 2", "within 10", "ever"]
         head += [f"score, {of}" for of in COSTS]
-        lines += [f"### {KINDS[kind].capitalize()}", ""]
+        lines += [f"### {WHO[kind].capitalize()}: {len(members)} scenarios", ""]
+        lines += [f"![Profiles, and rounds against the last value]({picture})", ""]
         lines += [*markdown([*head, "slack", "inside"], rows), ""]
     return lines
-
-
-def draw(scenarios: Sequence[Scenario], results: Mapping[str, Result | None], path: Path) -> None:
-    """The profiles of the best algorithms of every kind."""
-    kinds = {kind: [s for s in scenarios if kind_of(s) == kind] for kind in KINDS}
-    kinds = {kind: those for kind, those in kinds.items() if those}
-    with print_style():
-        picture, row = plt.subplots(
-            1, len(kinds), figsize=(3.2 * len(kinds), 4.2), squeeze=False, layout="constrained"
-        )
-        for ax, (kind, those) in zip(row[0], kinds.items(), strict=True):
-            panel(ax, kind, analysis.costs(those, results, "rounds"))
-        content = io.BytesIO()
-        picture.savefig(content, format="png", dpi=150)
-        replace_file(path, content.getvalue())
-    plt.close(picture)
-
-
-def panel(ax: Any, kind: str, cost: Any) -> None:
-    shares = statistics.profile(cost)
-    score = analysis.scores(shares)
-    order = np.argsort(-score.values)[:DRAWN]
-    top = score["algorithm"].values[order[score.values[order] > 0]]
-    factors = shares["factor"].values
-    for index, label in enumerate(top):
-        share = shares.sel(algorithm=label).values
-        ends = np.append(factors[factors < analysis.FACTOR], analysis.FACTOR)
-        heights = share[: len(ends) - 1]
-        look = {k: v for k, v in look_of(index).items() if k in ("color", "linestyle")}
-        ax.step(ends, np.append(heights, heights[-1]), where="post", label=str(label), **look)
-    ax.set(
-        title=f"{KINDS[kind]}\n{cost.sizes['instance']} instances",
-        xlabel="rounds, as a multiple of the least",
-        xscale="log",
-        xlim=(1, analysis.FACTOR),
-        ylim=(0, 1.02),
-    )
-    ax.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-    ax.minorticks_off()
-    if ax.get_subplotspec().is_first_col():
-        ax.set_ylabel("share of instances")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)

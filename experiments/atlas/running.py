@@ -48,7 +48,7 @@ class Effort:
     tuning_seeds: int = 10
     points: int = 8
     extensions: int = 3
-    refinements: int = 1
+    refinements: int = 2
     methods: int | None = None
 
 
@@ -109,6 +109,9 @@ def compute(
             admitted, refused = methods(scenario)
             admitted = dict(list(admitted.items())[: effort.methods])
             stored = read(scenario.name, folder)
+            if stored is not None and not all(map(is_complete, stored["methods"].values())):
+                say("  the stored result was not tuned for each question; all is computed again")
+                stored = None
             if stored is not None:
                 lacking = [label for label in admitted if label not in stored["methods"]]
                 if not lacking:
@@ -134,6 +137,11 @@ def compute(
         raise ScenarioInUse from None
     shutil.rmtree(work, ignore_errors=True)
     return result
+
+
+def is_complete(method: Mapping[str, Any]) -> bool:
+    """Whether a stored method was tuned for its costs as well, as older results are not."""
+    return "lost" in method or "costs" in method
 
 
 def _write(result: Mapping[str, Any], folder: Path) -> None:
@@ -192,25 +200,24 @@ def _part(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
 def evaluated(
     scenario: Scenario, admitted: Mapping[str, Method], effort: Effort
 ) -> dict[str, dict[str, Any]]:
-    """Tune some methods and run them on new seeds: as :func:`fljax.compare`, with one program for
-    both. Each method is charged an equal share of the processor's time.
+    """Tune some methods for each question and run them on new seeds: as :func:`fljax.compare`, with
+    one program for both. Each method is charged an equal share of the processor's time.
+
+    Numbers that are best for the last value need many times the least rounds until a target, so
+    costs are those of methods tuned for them.
     """
     began = time.process_time()
-    settings: dict[str, Any] = {"rounds": scenario.rounds, "record_every": scenario.record_every}
     try:
         with unwarned(), warnings.catch_warnings():
             warnings.simplefilter("ignore", fl.DamageWarning)
-            tuned = fl.tune(
-                scenario.build,
-                {label: tuple(numbers) for label, numbers in admitted.items()},
-                metric=scenario.metric,
-                seeds=effort.tuning_seeds,
-                points=effort.points,
-                extensions=effort.extensions,
-                refinements=effort.refinements,
-                **settings,
-            )
-            results = _run(scenario, tuned, effort, settings)
+            warnings.simplefilter("ignore", fl.MetricWarning)  # that no run reaches the target
+            tuned = {}
+            results = {}
+            for goal, labels in _questions(admitted).items():
+                tuned[goal] = _tuned(
+                    scenario, {label: admitted[label] for label in labels}, effort, goal
+                )
+                results[goal] = _run(scenario, tuned[goal], effort)
     except ValueError as error:
         if "every candidate had runs that diverged" not in str(error):
             raise
@@ -221,14 +228,41 @@ def evaluated(
             return {label: numbers for stored in single for label, numbers in stored.items()}
         stored = {label: {"lost": str(error)} for label in admitted}
     else:
-        stored = {label: _stored(scenario, label, tuned, results[label]) for label in admitted}
+        stored = {label: _stored(scenario, label, tuned, results) for label in admitted}
     seconds = (time.process_time() - began) / len(admitted)
     return {label: numbers | {"seconds": seconds} for label, numbers in stored.items()}
 
 
-def _run(
-    scenario: Scenario, tuned: fl.Tuned, effort: Effort, settings: dict[str, Any]
-) -> dict[str, xr.Dataset]:
+def _questions(admitted: Mapping[str, Method]) -> dict[str, list[str]]:
+    """The goals of :func:`fljax.tune`, with the methods that are tuned for each.
+
+    A round costs the same bits and gradients for all candidates, so that the fewest rounds are the
+    fewest of these as well; unless the share of rounds in which clients communicate is tuned.
+    """
+    communicating = [label for label, method in admitted.items() if "probability" in method.space]
+    questions = {"final": [*admitted], "rounds": [*admitted], "bits": communicating}
+    return {goal: labels for goal, labels in questions.items() if labels}
+
+
+def _tuned(
+    scenario: Scenario, admitted: Mapping[str, Method], effort: Effort, goal: str
+) -> fl.Tuned:
+    return fl.tune(
+        scenario.build_for_tuning,
+        {label: tuple(numbers) for label, numbers in admitted.items()},
+        metric=scenario.metric,
+        goal=goal,
+        target=None if goal == "final" else scenario.target,
+        seeds=effort.tuning_seeds,
+        points=effort.points,
+        extensions=effort.extensions,
+        refinements=effort.refinements,
+        rounds=scenario.rounds,
+        record_every=scenario.record_every,
+    )
+
+
+def _run(scenario: Scenario, tuned: fl.Tuned, effort: Effort) -> dict[str, xr.Dataset]:
     """The runs of the chosen algorithms on fresh seeds.
 
     For a small model, running the tuning's compiled programs again costs less than compiling: each
@@ -244,7 +278,14 @@ def _run(
     grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}
     together = effort.seeds if costly else effort.tuning_seeds
     parts = [
-        fl.sweep(scenario.build, grid={"algorithm": grid}, seeds=seeds, progress=False, **settings)
+        fl.sweep(
+            scenario.build,
+            grid={"algorithm": grid},
+            seeds=seeds,
+            rounds=scenario.rounds,
+            record_every=scenario.record_every,
+            progress=False,
+        )
         for seeds in pieces(range(effort.seeds), together)
     ]
     runs = xr.concat(parts, "seed", combine_attrs="override")
@@ -254,28 +295,49 @@ def _run(
     }
 
 
-def _stored(scenario: Scenario, label: str, tuned: fl.Tuned, results: xr.Dataset) -> dict[str, Any]:
+def _stored(
+    scenario: Scenario,
+    label: str,
+    tuned: Mapping[str, fl.Tuned],
+    results: Mapping[str, Mapping[str, xr.Dataset]],
+) -> dict[str, Any]:
     """The numbers that are stored for a method."""
-    counted = evaluated_until(scenario.build, tuned.methods[label], results["round"].values)
-    gradients = counted["gradients"]
-    # An algorithm that computes no gradients does not incur this cost.
-    gradients = np.where(gradients[-1] > 0, gradients, np.nan)
-    results["gradients"] = ("algorithm", "round"), gradients[None]
-    last = statistics.at_round(results)
-    until = {
-        of: plain(statistics.until(results, scenario.metric, scenario.target, by).values[0])
-        for of, by in COUNTED.items()
-    }
-    response = tuned.response[label]
+    runs = results["final"][label]
+    last = statistics.at_round(runs)
     return {
         "final": plain(last[scenario.metric].values[0]),
         "diverged": (last["diverged"].values[0] > 0).astype(int).tolist(),
-        "until": until,
-        "chosen": {k: sized(v) for k, v in tuned.chosen[label].items()},
-        "interior": tuned.interior[label],
-        "width": {k: [sized(v) for v in ends] for k, ends in tuned.width[label].items()},
-        "tried": response.sizes["candidate"],
+        "tried": tuned["final"].response[label].sizes["candidate"],
+        "width": {
+            name: [sized(end) for end in ends] for name, ends in tuned["final"].width[label].items()
+        },
+        **_choice(tuned["final"], label),
+        "costs": {
+            cost: _cost(scenario, label, cost, tuned[goal], results[goal][label])
+            for cost in COUNTED
+            for goal in (cost if label in results.get(cost, {}) else "rounds",)
+        },
     }
+
+
+def _choice(tuned: fl.Tuned, label: str) -> dict[str, Any]:
+    """The chosen values of a method, and whether each is inside the values tried."""
+    chosen = {name: sized(value) for name, value in tuned.chosen[label].items()}
+    return {"chosen": chosen, "interior": tuned.interior[label]}
+
+
+def _cost(
+    scenario: Scenario, label: str, cost: str, tuned: fl.Tuned, runs: xr.Dataset
+) -> dict[str, Any]:
+    """Rounds, bits or gradients until the target with the numbers that were chosen for them."""
+    if cost == "gradients":
+        counted = evaluated_until(scenario.build, tuned.methods[label], runs["round"].values)
+        gradients = counted["gradients"]
+        # An algorithm that computes no gradients does not incur this cost.
+        gradients = np.where(gradients[-1] > 0, gradients, np.nan)
+        runs["gradients"] = ("algorithm", "round"), gradients[None]
+    until = statistics.until(runs, scenario.metric, scenario.target, COUNTED[cost])
+    return {"until": plain(until.values[0]), **_choice(tuned, label)}
 
 
 def pieces(items: Sequence, size: int) -> list[Sequence]:

@@ -30,6 +30,8 @@ class Scenario:
       reason: why this is a standard problem.
       when: a reader's description of this problem, for the decision page.
       parts: key -> arguments of :class:`fljax.Simulation` besides algorithm and metrics, pure.
+      tuning_parts: the same for runs that choose hyperparameters, where evaluations have a test
+        set in common: its samples decide no choice, and a validation set takes its place.
       metric: the minimized quantity.
       target: its value at which rounds, bits and gradients are counted.
       rounds: of every run.
@@ -58,6 +60,7 @@ class Scenario:
     personal: bool = False
     directed: bool = False
     record_every: int = 2
+    tuning_parts: Callable[[jax.Array], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.name in SCENARIOS:
@@ -76,7 +79,13 @@ class Scenario:
         """The simulation of one run; an algorithm that compresses by its own rule is given the
         compressor instead of the link.
         """
-        parts = self.parts(key)
+        return self._simulation(self.parts(key), algorithm)
+
+    def build_for_tuning(self, key: jax.Array, algorithm: Any) -> fl.Simulation:
+        """The same for a run that chooses hyperparameters."""
+        return self._simulation((self.tuning_parts or self.parts)(key), algorithm)
+
+    def _simulation(self, parts: dict[str, Any], algorithm: Any) -> fl.Simulation:
         if hasattr(algorithm, "compression"):
             parts.pop("compression", None)
         return fl.Simulation(algorithm=algorithm, metrics=[self.metric], **parts)

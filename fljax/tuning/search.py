@@ -39,8 +39,8 @@ from fljax.tuning.private_selection import PrivateTuning, check_score, select, t
 #: Tuning seeds are numbered from here on; an evaluation's are numbered from 0.
 FIRST_SEED = 1_000_000_000
 
-#: Initial search ranges of the required numbers of algorithms. The search extends logarithmic
-#: ranges whose best value lies on an edge, so they need not contain the optimum.
+#: Initial search ranges of the numbers of algorithms. The search extends logarithmic ranges whose
+#: best value lies on an edge, so they need not contain the optimum.
 RANGES: dict[str, tuple] = {
     **dict.fromkeys(("step_size", "mixture_step_size", "personal_step_size"), (1e-3, 1.0)),
     **dict.fromkeys(("tuning_step_size", "attention_step_size"), (1e-3, 1.0)),
@@ -48,10 +48,45 @@ RANGES: dict[str, tuple] = {
     "generator_step_size": (1e-3, 1.0),
     "server_step_size": (1e-2, 1e1),
     "penalty": (1e-2, 1e2),
-    **dict.fromkeys(("coupling", "attraction"), (1e-3, 1e1)),
+    **dict.fromkeys(("coupling", "attraction", "orthogonality"), (1e-3, 1e1)),
     **dict.fromkeys(("pull", "scale"), (1e-2, 1e1)),
-    "probability": (0.05, 1.0, "linear"),
+    **dict.fromkeys(("probability", "consensus_step_size"), (1e-2, 1.0)),
+    **dict.fromkeys(("adaptivity", "damping"), (1e-4, 1e-1)),
+    **dict.fromkeys(("contrast", "distillation", "calibration"), (1e-1, 1e1)),
+    "inter_cluster": (1e-3, 1.0),
+    "radius": (1e-3, 1.0),
+    "outer_step_size": (1e-1, 1.0),
+    "blend": (1e-2, 1.0),
+    "momentum": (0.0, 0.99, "linear"),
+    **dict.fromkeys(("interpolation", "supervision", "restriction"), (0.05, 0.95, "linear")),
 }
+
+#: Arguments with a default that an algorithm's paper chooses for each problem, as it does its step
+#: size. They are searched as well: an algorithm whose additional part is off equals another one.
+SEARCHED_OPTIONS: dict[str, dict[str, tuple]] = {
+    label: {name: RANGES[name] for name in names}
+    for labels, names in {
+        ("ADMM tracking",): ("penalty", "blend"),
+        ("APFL",): ("interpolation",),
+        ("ClusterFL", "PGFL", "PGFL, single step"): ("inter_cluster",),
+        ("PGFL, by gradient", "PGFL, by loss"): ("inter_cluster",),
+        ("NPFL", "NPFL, by gradient", "NPFL, by loss"): ("inter_cluster",),
+        ("FedAdagrad", "FedAdam", "FedYogi"): ("adaptivity",),
+        ("FML", "FedPHP"): ("supervision",),
+        ("FedBuff", "pFedMe"): ("server_step_size",),
+        ("FedAvgM", "MIME", "MIMELite", "QG-DSGDm", "FedNova"): ("momentum",),
+        ("APPLE", "FedDistill", "FedPAC", "FedProto"): ("attraction",),
+        ("FedExP",): ("damping",),
+        ("FedGen", "FedNTD"): ("distillation",),
+        ("FedLC",): ("calibration",),
+        ("FedRS",): ("restriction",),
+        ("FedSAM",): ("radius",),
+        ("K-GT",): ("outer_step_size",),
+        ("MOON",): ("contrast",),
+        ("SuPerFed",): ("attraction", "orthogonality"),
+    }.items()
+    for label in labels
+} | {"FedAsync": {"server_step_size": (1e-2, 1.0)}}  # the weight of a received model
 
 #: Required arguments of algorithms that are not searched.
 GIVEN = {
@@ -78,8 +113,9 @@ GOALS = ("final", "area", *COUNTED)
 #: A metric that grows by more than this factor from its first to its last record has diverged.
 MAX_GROWTH = 100
 
-#: A run that never reaches the target counts as this multiple of all its rounds, bits or gradients
-#: (the penalized average runtime PAR2 of algorithm configuration).
+#: A run that never reaches the target counts as this multiple of the most rounds, bits or gradients
+#: that any candidate of its method spends in all its rounds (the penalized average runtime PAR2 of
+#: algorithm configuration). A candidate that spends little must not win by not arriving.
 PENALTY = 2.0
 
 #: Two values count as equally good if their means differ by at most this, in dB.
@@ -115,6 +151,7 @@ class Search:
     """The candidates of one structure, batch by batch, on the scale of each number."""
 
     def __init__(self, structure: Structure, points: int, extensions: int, refinements: int):
+        self.structure = structure
         self.ranges = list(structure.ranges.values())
         count = len(self.ranges)
         self.points = points
@@ -132,8 +169,37 @@ class Search:
         self.batch: np.ndarray | None = self._spread(self.low, self.high)
 
     def edges(self, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a candidate lies on the lower and on the upper edge of the values tried."""
-        return best <= self.low + self.margin, best >= self.high - self.margin
+        """Whether a candidate lies on the lower and on the upper edge of the values tried, beyond
+        which the algorithm admits other values.
+        """
+        below = best <= self.low + self.margin
+        above = best >= self.high - self.margin
+        for i in range(len(best)):
+            just_beyond = 1e-3 * self.step[i]
+            below[i] = below[i] and self._admits(best, i, self.low[i] - just_beyond)
+            above[i] = above[i] and self._admits(best, i, self.high[i] + just_beyond)
+        return below, above
+
+    def _admits(self, best: np.ndarray, i: int, coordinate: float) -> bool:
+        """Whether the algorithm can be made with another value of the i-th number."""
+        position = best.copy()
+        position[i] = coordinate
+        try:
+            self.structure.build(**self.structure.values(position))
+        except ValueError:
+            return False
+        return True
+
+    def _farthest(self, best: np.ndarray, i: int, near: float, far: float) -> float:
+        """The farthest coordinate toward ``far`` that the algorithm admits, such as the logarithm
+        of the probability 1.
+        """
+        if self._admits(best, i, far):
+            return far
+        for _ in range(30):
+            middle = (near + far) / 2
+            near, far = (middle, far) if self._admits(best, i, middle) else (near, middle)
+        return near
 
     def advance(self, scores: np.ndarray) -> None:
         """Choose the next batch from the scores of all candidates so far."""
@@ -149,7 +215,7 @@ class Search:
         if (below | above).any():
             if self.extensions:
                 self.extensions -= 1
-                self.batch = self._extended(below, above)
+                self.batch = self._extended(best, below, above)
         elif self.refinements and extensible.size:
             self.refinements -= 1
             limits = [
@@ -157,13 +223,25 @@ class Search:
                 for range_ in self.ranges
             ]
             low, high = np.clip([best - self.radius, best + self.radius], *np.array(limits).T)
+            for i in range(len(best)):
+                low[i] = self._farthest(best, i, best[i], low[i])
+                high[i] = self._farthest(best, i, best[i], high[i])
             self.batch = self._spread(low, high, inner=True)
             self.radius = self.radius * 2 / (self.points + 1)
 
-    def _extended(self, below: np.ndarray, above: np.ndarray) -> np.ndarray:
+    def _extended(self, best: np.ndarray, below: np.ndarray, above: np.ndarray) -> np.ndarray:
         beyond = self.step * self.points
-        low = np.where(below, self.low - beyond, np.where(above, self.high + self.step, self.low))
-        high = np.where(below, self.low - self.step, np.where(above, self.high + beyond, self.high))
+        least = self.low - beyond
+        most = self.high + beyond
+        for i in range(len(best)):
+            if below[i]:
+                least[i] = self._farthest(best, i, self.low[i], least[i])
+            if above[i]:
+                most[i] = self._farthest(best, i, self.high[i], most[i])
+        after_low = np.maximum(self.low - self.step, least)
+        after_high = np.minimum(self.high + self.step, most)
+        low = np.where(below, least, np.where(above, after_high, self.low))
+        high = np.where(below, after_low, np.where(above, most, self.high))
         self.low = np.minimum(self.low, low)
         self.high = np.maximum(self.high, high)
         return self._spread(low, high)
@@ -186,8 +264,9 @@ class Tuned:
     Attributes:
       methods: the chosen algorithms, for ``fl.sweep(grid={"algorithm": tuned.methods})``.
       chosen: for each method, the chosen values by name.
-      interior: for each number, whether values on both sides of it were tried and are worse. If
-        not, the optimum may lie outside the values tried.
+      interior: for each number, whether values on both sides of it were tried and are worse, or
+        the algorithm admits none beyond it, such as a probability above 1. If not, the optimum may
+        lie outside the values tried.
       width: for each number, the least and the greatest value among the candidates with the chosen
         categories whose means are within 1 dB of the best: of a metric that is better the larger it
         is, with a greatest possible value, in their distance from it, so that an accuracy is judged
@@ -424,21 +503,22 @@ def tune(
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
-      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), whose required numbers are searched
-        starting from :data:`RANGES`; or a mapping from names of your choice to a function or class
-        that makes an algorithm and the values of its arguments to search: ``(least, greatest)``, an
-        initial range on a logarithmic scale, ``(least, greatest, "linear")``, or a list of
-        categories, each searched separately as a structure: ``{"momentum":
-        (fl.algorithms.FedAvgM, {"step_size": (1e-3, 1), "momentum": (0, 0.99, "linear"),
-        "local_steps": [1, 5]})}``.
+      methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), whose required numbers and
+        :data:`SEARCHED_OPTIONS` are searched starting from :data:`RANGES`; or a mapping from names
+        of your choice to a function or class that makes an algorithm and the values of its
+        arguments to search: ``(least, greatest)``, an initial range on a logarithmic scale,
+        ``(least, greatest, "linear")``, or a list of categories, each searched separately as a
+        structure: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3, 1), "momentum": (0,
+        0.99, "linear"), "local_steps": [1, 5]})}``.
       metric: the metric to minimize, or to maximize if it is better the larger it is, as an
         accuracy is (:attr:`fljax.metrics.Metric.larger_is_better`).
       rounds: number of rounds of every run.
       goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
         ``"rounds"``, ``"bits"`` or ``"gradients"`` (sample gradients that all clients evaluate),
         the number needed until it is at or below the target, or at or above it if larger is
-        better. A run that never reaches the target counts as twice all its rounds, bits or
-        gradients; there is a warning if none of a method's runs does.
+        better. A run that never reaches the target counts as twice the most rounds, bits or
+        gradients that a candidate of its method spends; there is a warning if none of a method's
+        runs does.
       target: target value, for the goals that need one.
       seeds: number of seeds, or a list of them, from 10^9 on.
       points: number of candidates per batch, for each hyperparameter.
@@ -526,7 +606,7 @@ def tune(
             "halvings= continues runs that ended early, and a privacy budget is spread over the "
             "rounds that were planned; leave out halvings=."
         )
-    evaluator = _Evaluator(request, metric, goal, target)
+    evaluator = _Evaluator(request, metric, goal, target, [method for method, _ in rows])
     if goal == "gradients":
         evaluator.gradients = _gradient_counts(scenario, first, rows, rounds)
     scores = _search(evaluator, rows, searches, stages, store)
@@ -611,7 +691,9 @@ class _Evaluator:
 
     Attributes:
       request: the scenario, rounds, seeds and records of all studies.
+      method_of: the method of each structure.
       gradients: for the goal "gradients", the number until each round, by structure.
+      most: the most that a candidate of a method spent in all its rounds so far, by method.
       compilations: number of compiled programs so far.
       first_records: mean first record of the metric, by structure and final score.
     """
@@ -620,7 +702,9 @@ class _Evaluator:
     metric: str | Metric
     goal: str
     target: float | None
+    method_of: Sequence[str]
     gradients: list[np.ndarray] = field(default_factory=list)
+    most: dict[str, float] = field(default_factory=dict)
     compilations: int = 0
     first_records: dict[tuple[int, float], float] = field(default_factory=dict)
 
@@ -655,17 +739,31 @@ class _Evaluator:
             counts = np.stack([self.gradients[owner][rounds] for owner in owners.values()])
             results["gradients"] = ("algorithm", "round"), counts
         is_complete = stage == request.rounds or self.target is None
-        goal = (self.goal, self.target) if is_complete else ("final", None)
-        scores = _summarize_scores(results, self.metric, *goal)
+        if is_complete and self.target is not None:
+            spent = results[COUNTED[self.goal]].max("round")
+            most = self._most_spent(spent.broadcast_like(results["algorithm"]), owners)
+            scores = _summarize_scores(results, self.metric, self.goal, self.target, most)
+        else:
+            goal = "final" if self.target is not None else self.goal
+            scores = _summarize_scores(results, self.metric, goal)
         is_final = self.goal == "final" and stage == request.rounds
         if is_final and not _is_larger_better(scores) and results.sizes["round"] > 1:
             self._note_first_records(results, scores, owners)
         return scores
 
+    def _most_spent(self, spent: xr.DataArray, owners: Mapping[str, int]) -> xr.DataArray:
+        """The most that any candidate of a method has spent so far, for each candidate."""
+        methods = [self.method_of[owner] for owner in owners.values()]
+        for i, method in enumerate(methods):
+            now = float(spent.isel(algorithm=i).max())
+            self.most[method] = max(self.most.get(method, 0.0), now)
+        most = np.array([self.most[method] for method in methods])
+        return xr.DataArray(most, {"algorithm": spent["algorithm"]}, ("algorithm",))
+
     def _note_first_records(
         self, results: xr.Dataset, scores: xr.Dataset, owners: Mapping[str, int]
     ) -> None:
-        first = _summarize_scores(results.isel(round=slice(1)), self.metric, self.goal, None)
+        first = _summarize_scores(results.isel(round=slice(1)), self.metric, self.goal)
         starts = first["mean"].values
         for owner, end, start in zip(owners.values(), scores["mean"].values, starts, strict=True):
             self.first_records[owner, float(end)] = float(start)
@@ -1027,7 +1125,9 @@ def _range(name: str, values: Any) -> Range:
 
 
 def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
-    """A registered algorithm, by its name or another, with the ranges of its required numbers."""
+    """A registered algorithm, by its name or another, with the ranges of its required numbers and
+    of the options that its paper chooses for each problem.
+    """
     checks.choice("method", name, [*REGISTRY, *SYNONYMS])
     label, variation = SYNONYMS.get(name, (name, ""))
     cls = REGISTRY[label]
@@ -1048,7 +1148,7 @@ def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
                 f"{name} must be given {argument}, and {reason}; say what is tuned, "
                 f"methods={{{name!r}: (function, {{argument: (least, greatest)}})}}."
             )
-    space = {argument: RANGES[argument] for argument in needed}
+    space = {argument: RANGES[argument] for argument in needed} | SEARCHED_OPTIONS.get(label, {})
     try:
         cls(**{argument: values[0] for argument, values in space.items()})
     except ValueError as error:
@@ -1079,9 +1179,15 @@ def _worst(scores: xr.Dataset) -> float:
 
 
 def _summarize_scores(
-    results: xr.Dataset, metric: str | Metric, goal: str, target: float | None
+    results: xr.Dataset,
+    metric: str | Metric,
+    goal: str,
+    target: float | None = None,
+    most: xr.DataArray | None = None,
 ) -> xr.Dataset:
-    """The score of each candidate, as a summary over seeds."""
+    """The score of each candidate, as a summary over seeds. For a goal with a target ``most`` is,
+    of each candidate, the cost of which a run that does not reach it counts as a multiple.
+    """
     name = statistics.named(results, metric)
     censored = xr.zeros_like(results["diverged"], dtype=int)
     decibel = larger = False
@@ -1095,7 +1201,7 @@ def _summarize_scores(
     else:
         cost = statistics.until(results, metric, target, COUNTED[goal])
         censored = (cost == np.inf).astype(int)
-        score = cost.where(censored == 0, PENALTY * results[COUNTED[goal]].max("round"))
+        score = cost.where(censored == 0, PENALTY * most)
         attrs = {}
         label = cost.attrs["long_name"]
     data = xr.Dataset({"score": score.assign_attrs(attrs), "diverged": results["diverged"]})

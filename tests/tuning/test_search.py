@@ -24,6 +24,7 @@ from fljax.tuning import search
 from fljax.tuning.search import (
     FIRST_SEED,
     GIVEN,
+    SEARCHED_OPTIONS,
     Range,
     Search,
     Structure,
@@ -249,7 +250,7 @@ def test_categories_alone_are_chosen():
 @pytest.mark.parametrize("below", [True, False])
 def test_the_search_of_several_numbers_leaves_its_box(below):
     ranges = {"a": Range(-1.0, 0.0, False), "b": Range(0.0, 1.0, True)}
-    search = Search(Structure(fl.algorithms.FedAvg, ranges, {}), 8, 4, 1)
+    search = Search(Structure(anything, ranges, {}), 8, 4, 1)
     goal = np.array([-2.2 if below else 1.2, 0.5])
     while search.batch is not None:
         search.positions = np.concatenate([search.positions, search.batch])
@@ -261,9 +262,65 @@ def test_the_search_of_several_numbers_leaves_its_box(below):
     assert not np.any(search.edges(best))
 
 
+def anything(**numbers):
+    return fl.algorithms.FedAvg(1.0)
+
+
+def below_one(number):
+    """An algorithm that admits numbers up to one."""
+    if number > 1:
+        raise ValueError(f"number must be at most 1, got {number}.")
+    return fl.algorithms.FedAvg(number)
+
+
+@pytest.mark.parametrize(("goal", "is_interior"), [(0.0, True), (-0.7, True), (-9.0, False)])
+def test_a_search_ends_where_the_algorithm_admits_no_more(goal, is_interior):
+    structure = Structure(below_one, {"number": Range(-2.0, -0.5, False)}, {})
+    search = Search(structure, 5, 3, 1)
+    while search.batch is not None:
+        for position in search.batch:
+            structure.build(**structure.values(position))
+        search.positions = np.concatenate([search.positions, search.batch])
+        search.advance(np.abs(search.positions[:, 0] - goal))
+    best = search.positions[np.abs(search.positions[:, 0] - goal).argmin()]
+    below, above = search.edges(best)
+    assert not above
+    assert bool(below) == (not is_interior)
+    if is_interior:
+        assert best[0] == pytest.approx(goal, abs=0.13)
+
+
+@pytest.mark.parametrize("name", sorted(SEARCHED_OPTIONS))
+def test_options_that_papers_tune_are_searched(name):
+    cls = REGISTRY[name]
+    options = {argument.name: argument for argument in dataclasses.fields(cls)}
+    for option in SEARCHED_OPTIONS[name]:
+        assert options[option].default is not dataclasses.MISSING
+    if name not in WITHOUT:
+        build, space = space_of(name)
+        assert {*SEARCHED_OPTIONS[name]} <= space.keys()
+        for end in (0, 1):
+            build(**{argument: values[end] for argument, values in space.items()})
+
+
+def test_momentum_is_part_of_the_choice():
+    """On an ill-conditioned problem the server's momentum pays: the default space finds it."""
+    features = jnp.asarray(np.random.default_rng(0).normal(size=(4, 30, 2)) * [1.0, 0.1])
+    problem = fl.problems.Problem(features, features.sum(-1), fl.problems.LeastSquares())
+
+    def conditioned(key, algorithm):
+        return fl.Simulation(problem=problem, algorithm=algorithm, metrics=["normalized_error"])
+
+    options = {"metric": "normalized_error", "rounds": 40, "seeds": 1}
+    tuned = fl.tune(conditioned, ["FedAvg", "FedAvgM"], **options)
+    score = {name: float(scores["mean"].min()) for name, scores in tuned.response.items()}
+    assert tuned.chosen["FedAvgM"]["momentum"] > 0.1
+    assert score["FedAvgM"] < 0.1 * score["FedAvg"]
+
+
 def test_a_linear_range_is_respected():
     ranges = {"a": Range(-1.0, 0.0, False), "b": Range(0.0, 1.0, True)}
-    search = Search(Structure(fl.algorithms.FedAvg, ranges, {}), 8, 4, 2)
+    search = Search(Structure(anything, ranges, {}), 8, 4, 2)
     while search.batch is not None:
         search.positions = np.concatenate([search.positions, search.batch])
         search.advance(((search.positions - np.array([-0.5, 1.3])) ** 2).sum(axis=1))
@@ -316,10 +373,10 @@ def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():
         },
         {"algorithm": ["a", "b", "c"], "round": [1, 2]},
     )
-    scored = _summarize_scores(results, "error", "final", None)
+    scored = _summarize_scores(results, "error", "final")
     np.testing.assert_array_equal(scored["mean"], [0.5, np.inf, np.inf])
     np.testing.assert_array_equal(scored["diverged"], [0, 1, 0])
-    area = _summarize_scores(results, "error", "area", None)
+    area = _summarize_scores(results, "error", "area")
     np.testing.assert_array_equal(area["mean"], [0.75, np.inf, np.inf])
 
 
@@ -702,3 +759,23 @@ def test_an_unreachable_target_is_refused(target):
 def test_a_range_in_which_all_diverge_is_not_called_tuned():
     with pytest.warns(fl.MetricWarning, match="the best candidate of CTA ends at .* and began at"):
         fl.tune(scenario, candidates(1e3, 1e4), **METRIC, points=3, extensions=0, refinements=0)
+
+
+def test_a_candidate_that_sends_little_does_not_win_by_not_arriving():
+    """Scaffnew with a low probability sends few bits, and does not reach the target with them."""
+    space = {"step_size": (0.01, 0.3), "probability": (1e-3, 1.0)}
+    options: dict[str, Any] = {"metric": "normalized_error", "rounds": 20, "seeds": 2}
+
+    def unlike(key, algorithm):
+        problem = fl.problems.ridge(key, clients=4, samples=10, dim=2)
+        return fl.Simulation(problem=problem, algorithm=algorithm, metrics=["normalized_error"])
+
+    methods = {"Scaffnew": (fl.algorithms.Scaffnew, space)}
+    tuned = fl.tune(unlike, methods, goal="bits", target=0.1, refinements=0, **options)
+    scores = tuned.response["Scaffnew"]
+    never = scores["mean"].where(scores["censored"] == 2, drop=True)
+    arrived = scores["mean"].where(scores["censored"] == 0, drop=True)
+    assert never.size
+    assert float(arrived.max()) < float(never.min())
+    results = fl.sweep(unlike, grid={"algorithm": tuned.methods}, rounds=20, seeds=2)
+    assert bool((results["normalized_error"].isel(round=-1) <= 0.1).all())

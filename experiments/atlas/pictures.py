@@ -1,0 +1,135 @@
+"""The atlas's pictures: for each kind of network profiles, and rounds against the last value."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from experiments.atlas import analysis
+from experiments.atlas.decisions import WHO, Page, kind_of
+from experiments.picture import print_style
+from fljax import statistics
+from fljax._core.storage import replace_file
+from fljax.plotting.house_style import look_of
+
+#: How many algorithms a profile has.
+DRAWN = 8
+
+#: A kind with fewer scenarios has no picture: a profile of one is that scenario's table.
+LEAST = 2
+
+
+def with_costs(pages: Sequence[Page], kind: str) -> list[Page]:
+    """The scenarios of a kind whose algorithms were tuned for costs."""
+    return [
+        page for page in pages if kind_of(page.scenario) == kind and analysis.has_costs(page.result)
+    ]
+
+
+def draw(pages: Sequence[Page], folder: Path) -> dict[str, str]:
+    """Draw every kind with enough scenarios; returns the names of the files by kind."""
+    names = {}
+    for kind in WHO:
+        members = with_costs(pages, kind)
+        if len(members) < LEAST:
+            continue
+        names[kind] = f"{kind.replace(' ', '-')}.png"
+        with print_style():
+            picture, (left, right) = plt.subplots(1, 2, figsize=(7, 4.2), layout="constrained")
+            _draw_profile(left, analysis.costs(members, "rounds"))
+            _draw_front(right, members)
+            picture.suptitle(f"{WHO[kind]}: {len(members)} scenarios")
+            content = io.BytesIO()
+            picture.savefig(content, format="png", dpi=150)
+            replace_file(folder / names[kind], content.getvalue())
+        plt.close(picture)
+    return names
+
+
+def _draw_profile(ax: Axes, cost: xr.DataArray) -> None:
+    """The profiles of the algorithms with the best scores."""
+    shares = statistics.profile(cost)
+    score = analysis.scores(shares)
+    order = np.argsort(-score.values)[:DRAWN]
+    top = score["algorithm"].values[order[score.values[order] > 0]]
+    factors = shares["factor"].values
+    for index, label in enumerate(top):
+        share = shares.sel(algorithm=label).values
+        ends = np.append(factors[factors < analysis.FACTOR], analysis.FACTOR)
+        heights = share[: len(ends) - 1]
+        look = {k: v for k, v in look_of(index).items() if k in ("color", "linestyle")}
+        ax.step(ends, np.append(heights, heights[-1]), where="post", label=str(label), **look)
+    ax.set(
+        xlabel="rounds, as a multiple of the least",
+        ylabel=f"share of {cost.sizes['instance']} instances",
+        xscale="log",
+        xlim=(1, analysis.FACTOR),
+        ylim=(0, 1.02),
+    )
+    ax.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    ax.minorticks_off()
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)
+
+
+def places(pages: Sequence[Page]) -> dict[str, tuple[float, float]]:
+    """For each algorithm that reaches at least half of the targets of its scenarios: its rounds as
+    a multiple of the least (geometric mean), and its mean place by the last value from 0 to 1.
+    """
+    multiples: dict[str, list[float]] = {}
+    positions: dict[str, list[float]] = {}
+    for page in pages:
+        _, least = analysis.least(page.rows, "rounds")
+        last = max(len(page.rows) - 1, 1)
+        for place, row in enumerate(page.rows):
+            positions.setdefault(row.label, []).append(place / last)
+            if np.isfinite(row.cost["rounds"]):
+                multiples.setdefault(row.label, []).append(row.cost["rounds"] / least)
+    return {
+        label: (float(np.exp(np.mean(np.log(many)))), float(np.mean(positions[label])))
+        for label, many in multiples.items()
+        if 2 * len(many) >= len(positions[label]) and 2 * len(positions[label]) >= len(pages)
+    }
+
+
+def unbeaten(points: dict[str, tuple[float, float]]) -> list[str]:
+    """The algorithms that no other beats in both, by their rounds."""
+    return sorted(
+        (
+            label
+            for label, (rounds, place) in points.items()
+            if not any(
+                (r <= rounds and p <= place) and (r < rounds or p < place)
+                for r, p in points.values()
+            )
+        ),
+        key=lambda label: points[label],
+    )
+
+
+def _draw_front(ax: Any, pages: Sequence[Page]) -> None:
+    """Rounds against the last value of all algorithms; names on the front."""
+    points = places(pages)
+    front = unbeaten(points)
+    others = [point for label, point in points.items() if label not in front]
+    ax.plot(*zip(*others, strict=True) if others else ([], []), ".", color="0.6", label="others")
+    for index, label in enumerate(front):
+        look = {k: v for k, v in look_of(index).items() if k in ("color", "marker")}
+        ax.plot(*points[label], linestyle="", label=label, **look)
+    if front:
+        ax.step(
+            *zip(*(points[label] for label in front), strict=True),
+            where="post",
+            color="0.8",
+            zorder=0,
+        )
+    ax.set(
+        xlabel="rounds, multiple of the least (mean)",
+        ylabel="place by the last value (0: first)",
+        xscale="log",
+    )
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)
