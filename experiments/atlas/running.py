@@ -19,6 +19,7 @@ from experiments.atlas.methods import Method, methods
 from experiments.atlas.scenario import Scenario
 from experiments.commands import resume_folder
 from experiments.errors import UsageError
+from experiments.records import commit
 from fljax import statistics
 from fljax._core.storage import sealed, unsealed, write_whole
 from fljax.results.dataset import versions_in_use
@@ -129,6 +130,7 @@ def compute(
                 "scenario": scenario.name,
                 "effort": asdict(effort),
                 "versions": sorted({*stored["versions"], versions_in_use()}),
+                "commits": sorted({*stored.get("commits", ()), commit()}),
                 "refused": refused,
                 "methods": _computed(scenario, admitted, effort, work, say, stored["methods"]),
             }

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 import fljax as fl
-from experiments.atlas import analysis, commands, labels, report, running, scenario
+from experiments.atlas import (
+    analysis,
+    commands,
+    decisions,
+    labels,
+    pictures,
+    report,
+    running,
+    scenario,
+)
 from experiments.atlas.__main__ import main
 from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
@@ -63,6 +72,7 @@ def test_the_axes_follow_the_literature():
 def test_a_scenario_describes_itself_and_its_source(scenario):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9.]+)+|absent|late", scenario.name)
     assert len(scenario.reason) > 40
+    assert re.search(r"[A-Z]\w+[^()]* (19|20)\d\d", scenario.reason)  # a paper that has it
     assert scenario.reason.rstrip().endswith(".")
     assert scenario.title != scenario.when
     assert scenario.axes
@@ -105,6 +115,8 @@ def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
         ("peers-ring", "Choco-SGD", "compresses by a rule that must be given"),
         ("stream-server", "SCAFFOLD", "needs all data at once and cannot learn from a stream"),
         ("bits-sign", "SignSGD", "compresses its messages itself"),
+        ("peers-ring", "zCDP-NFL", "adds the noise of a privacy budget, and here is none"),
+        ("mnist-softmax-1", "MOON", "compares the features of a hidden layer"),
     ],
 )
 def test_a_refusal_states_its_reason(name, label, why):
@@ -159,7 +171,7 @@ def test_clients_differ_by_the_level_of_their_axis():
 
 def test_labels_are_skewed_by_the_concentration():
     pool = labels.pool(
-        np.ones((90, 3)), np.repeat([0, 1, 2], 30), np.ones((4, 3)), np.array([0, 1, 2, 2])
+        np.ones((90, 3)), np.repeat([0, 1, 2], 30), np.ones((4, 3)), np.array([0, 1, 2, 2]), 90
     )
     most = {}
     for concentration in (0.1, 100.0):
@@ -174,7 +186,7 @@ def test_drawn_samples_have_their_labels():
     features = np.repeat([[0.0], [1.0], [2.0]], [20, 3, 7], axis=0)
     order = np.random.default_rng(0).permutation(30)
     shuffled = features[order], features[order, 0].astype(int)
-    pool = labels.pool(*shuffled, features[:1], np.array([0]))
+    pool = labels.pool(*shuffled, features[:1], np.array([0]), 30)
     got, label = labels.drawn(KEY, pool.features, pool.start, pool.size, 1.0)
     scale = np.sqrt(np.mean(features**2))
     assert np.allclose(np.asarray(got)[..., 0] * scale, label)
@@ -234,12 +246,16 @@ def outcome():
 
     def of(error, rounds, **more):
         errors = error * np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02])
+        chosen = {"chosen": {"step_size": 0.1}, "interior": {"step_size": True}}
         return {
             "final": running.plain(errors),
             "diverged": [0] * 6,
-            "until": {"rounds": [rounds] * 6, "bits": [100 * rounds] * 6, "gradients": [None] * 6},
-            "chosen": {"step_size": 0.1},
-            "interior": {"step_size": True},
+            "costs": {
+                "rounds": chosen | {"until": [rounds] * 6},
+                "bits": chosen | {"until": [100 * rounds] * 6},
+                "gradients": chosen | {"until": [None] * 6},
+            },
+            **chosen,
             "width": {"step_size": [0.01, 0.1]},
             "tried": 16,
             "seconds": 1.0,
@@ -373,28 +389,29 @@ def test_a_method_is_tuned_and_run_on_fresh_seeds(small_scenario):
     fedavg = method(small_scenario, "FedAvg")
     methods = {"FedAvg": fedavg, "FedAdam": method(small_scenario, "FedAdam")}
     got = running.evaluated(small_scenario, methods, TINY)["FedAvg"]
-    again = fl.tune(
-        small_scenario.build,
-        {"FedAvg": tuple(fedavg)},
-        metric="normalized_error",
-        rounds=8,
-        seeds=1,
-        points=3,
-        extensions=0,
-        refinements=0,
-        record_every=2,
+    options = {"metric": "normalized_error", "rounds": 8, "seeds": 1, "record_every": 2}
+    options |= {"points": 3, "extensions": 0, "refinements": 0}
+    again, rounds = (
+        fl.tune(small_scenario.build, {"FedAvg": tuple(fedavg)}, **goal, **options)
+        for goal in ({}, {"goal": "rounds", "target": small_scenario.target})
     )
+
+    def until(methods):
+        runs = fl.sweep(small_scenario.build, grid={"algorithm": methods}, rounds=8, seeds=2)
+        errors = runs.normalized_error.values[0, :, 1::2]
+        first = 2 * (np.argmax(errors <= small_scenario.target, axis=1) + 1)
+        return np.where(errors.min(1) <= small_scenario.target, first, -1).tolist()
+
     study = fl.sweep(small_scenario.build, grid={"algorithm": again.methods}, rounds=8, seeds=2)
     assert got["chosen"]["step_size"] == pytest.approx(
         again.chosen["FedAvg"]["step_size"], rel=1e-4
     )
     assert np.allclose(got["final"], study.normalized_error.values[0, :, -1], rtol=1e-4)
     assert got["tried"] == 3
-    first = [int(np.argmax(run[1::2] <= 1e-2) + 1) * 2 for run in study.normalized_error.values[0]]
-    below_target = study.normalized_error.values[0, :, 1::2].min(1) <= 1e-2
-    assert got["until"]["rounds"] == [
-        n if ok else -1 for n, ok in zip(first, below_target, strict=True)
-    ]
+    assert got["costs"]["rounds"]["until"] == until(rounds.methods)
+    assert got["costs"]["bits"]["chosen"] == got["costs"]["rounds"]["chosen"]
+    chosen = rounds.chosen["FedAvg"]["step_size"]
+    assert got["costs"]["rounds"]["chosen"]["step_size"] == pytest.approx(chosen, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -422,7 +439,7 @@ def test_tuning_and_evaluation_of_a_method_are_one_program(small_scenario, monke
     got = running.evaluated(small_scenario, methods, effort)
     assert len(compiled) == len(methods)
     assert [len(result["final"]) for result in got.values()] == [3, 3]
-    assert [result["tried"] for result in got.values()] == [6, 12]
+    assert [result["tried"] for result in got.values()] == [6, 18]
 
 
 def test_a_large_model_s_evaluation_is_a_separate_program_with_equal_results(
@@ -441,7 +458,7 @@ def test_a_large_model_s_evaluation_is_a_separate_program_with_equal_results(
     monkeypatch.setattr(fl, "sweep", counted)
     monkeypatch.setattr(running, "LARGE", 1)
     after = running.evaluated(small_scenario, methods, TINY)
-    assert runs == [len(methods) * TINY.seeds]
+    assert runs == 2 * [len(methods) * TINY.seeds]  # for the last value, and for costs
     for label in methods:
         np.testing.assert_allclose(after[label]["final"], before[label]["final"], rtol=1e-4)
         assert after[label]["chosen"] == before[label]["chosen"]
@@ -478,7 +495,7 @@ def test_errors_below_single_precision_are_equal(outcome):
 
 def test_runs_that_never_arrive_and_methods_that_diverge_are_in_the_table(outcome):
     never = outcome(2.0, 4)
-    never["until"]["rounds"] = [4, 4, -1, -1, -1, -1]
+    never["costs"]["rounds"]["until"] = [4, 4, -1, -1, -1, -1]
     gone = outcome(1.0, 4, diverged=[1] * 6)
     results = stored(
         {
@@ -501,8 +518,8 @@ def test_profiles_count_refusals_as_unsolved(outcome):
         "peers-ring": stored({"EXTRA": outcome(1.0, 20), "CTA": outcome(1.0, 10)}),
         "peers-late": stored({"CTA": outcome(1.0, 10)}, "peers-late"),
     }
-    ran = [SCENARIOS[name] for name in results]
-    shares = fl.statistics.profile(analysis.costs(ran, results, "rounds"))
+    ran = decisions.read_all(results, SCENARIOS)
+    shares = fl.statistics.profile(analysis.costs(ran, "rounds"))
     assert analysis.within(shares, "CTA", 1) == 1.0
     assert analysis.within(shares, "EXTRA", 1) == 0.0
     assert analysis.within(shares, "EXTRA", 2) == analysis.within(shares, "EXTRA", 10) == 0.5
@@ -517,11 +534,16 @@ def test_the_pages_match_the_results(outcome, tmp_path):
     (tmp_path / "peers-ring.json").write_text(sealed(stored(outcomes, refused=refused)))
     assert main(["report", "--out", str(tmp_path)]) == 0
     front = (tmp_path / "README.md").read_text()
-    assert "*EXTRA* (-30.0 dB; rank 1, between 1 and 1 of 2)" in front
-    assert "fewest rounds to -13.0 dB: CTA (4)" in front
-    assert "fewest bits to -13.0 dB: CTA (400)" in front
-    assert "fewest gradients" not in front.partition("## Decisions")[2].partition("\n\n- ")[2]
-    assert "peers on a fixed graph without failures** (1 scenario): EXTRA 1." in front
+    assert (
+        "| clients are strongly unlike (1) | **EXTRA**: among the best in 1 of 1, 30.0 dB" in front
+    )
+    assert (
+        "| **CTA**: EXTRA needs 5 times as many | **CTA**: EXTRA needs 5 times as many |  |"
+        in front
+    )
+    assert (
+        "| [Peers on a ring](peers-ring.md) | EXTRA (-30.0 dB) |  | CTA (4) | CTA (400) |" in front
+    )
     assert f"1 of {len(SCENARIOS)} scenarios were run" in front
     assert "- `peers-grid`: Peers on a grid" in front
     assert "- `peers-ring`" not in front
@@ -530,7 +552,7 @@ def test_the_pages_match_the_results(outcome, tmp_path):
     page = (tmp_path / "peers-ring.md").read_text()
     assert "| 1 (1 to 1) | EXTRA | -30.0 dB (" in page
     assert "- FedAvg, 'FedSGD, networked': runs on one server." in page
-    assert (tmp_path / "profiles.png").stat().st_size > 10_000
+    assert not list(tmp_path.glob("*.png"))  # a profile of one scenario is its table
 
 
 def test_check_finds_pages_that_are_not_of_the_results(outcome, tmp_path, capsys):
@@ -539,12 +561,10 @@ def test_check_finds_pages_that_are_not_of_the_results(outcome, tmp_path, capsys
     assert main(["check", "--out", str(tmp_path)]) == 1
     assert "DISAGREES: peers-ring.md: missing" in capsys.readouterr().out
     assert main(["report", "--out", str(tmp_path)]) == 0
-    before = (tmp_path / "profiles.png").read_bytes()
     assert main(["check", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "1 scenarios, 2 pages" in said
     assert "not run: peers-grid" in said
-    assert (tmp_path / "profiles.png").read_bytes() == before
     page = tmp_path / "peers-ring.md"
     page.write_text(page.read_text().replace("EXTRA", "EXTRAS"))
     assert main(["check", "--out", str(tmp_path)]) == 1
@@ -559,9 +579,197 @@ def test_the_stored_pages_are_of_the_stored_results(capsys):
     assert main(["check", "--out", str(folder)]) == 0, capsys.readouterr().out
 
 
-def test_every_kind_of_problem_of_the_summary_has_scenarios():
-    for kind, belongs in report.PROBLEMS.items():
-        assert sum(map(belongs, SCENARIOS.values())) >= 2, kind
+def test_every_scenario_has_its_place_in_the_recommendations():
+    """Each is of a kind, and something goes wrong in it or nothing does."""
+    for trouble, goes in decisions.TROUBLES.items():
+        assert any(map(goes, SCENARIOS.values())), trouble
+    for each in SCENARIOS.values():
+        assert decisions.kind_of(each) in decisions.WHO
+        count = sum(goes(each) for goes in decisions.TROUBLES.values())
+        badly = decisions.TROUBLES["bad conditioning"](each)
+        assert count == 1 + badly, each.name
+
+
+def test_equal_runs_are_one_entry_with_all_names(outcome):
+    """Of the names the one with the fewest numbers stands for all; ranks count it once."""
+    more = outcome(1.0, 8) | {"chosen": {"step_size": 0.1, "momentum": 0.0}}
+    last_digit = outcome(1.0, 8)
+    last_digit["final"][0] *= 1 + 1e-6
+    results = stored(
+        {"MIMELite": more, "FedAvg": outcome(1.0, 8), "FL": last_digit, "DANE": outcome(1.0, 4)}
+    )
+    rows = {row.label: row for row in analysis.table(SCENARIOS["squares-well-alike"], results)}
+    assert rows.keys() == {"FedAvg", "DANE"}
+    assert rows["FedAvg"].equals == ("MIMELite", "FL")
+    assert rows["DANE"].rank == (1, 1, 2)
+    cells = report.cells(SCENARIOS["squares-well-alike"], rows["FedAvg"])
+    assert cells[1] == "FedAvg = MIMELite = FL"
+    (page,) = decisions.read_all({"squares-well-alike": results}, SCENARIOS)
+    assert report.newer(page).count("FL") == 0
+
+
+def older(method):
+    """What was stored before each question was tuned for itself."""
+    until = {cost: numbers["until"] for cost, numbers in method.pop("costs").items()}
+    return method | {"until": until}
+
+
+def test_costs_of_an_older_result_are_left_out(outcome):
+    results = {
+        "squares-well-alike": stored(
+            {"FedAvg": older(outcome(1.0, 4)), "DANE": older(outcome(2.0, 2))}
+        ),
+        "squares-badly-alike": stored({"FedAvg": outcome(2.0, 9), "DANE": outcome(1.0, 3)}),
+        "mnist-softmax-1": stored({"FedAvg": older(outcome(0.1, 4))}),
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    for row in pages[0].rows:
+        assert np.isnan(row.cost["rounds"])
+        assert report.cells(pages[0].scenario, row)[3:6] == ["", "", ""]
+    assert report.UNTUNED in "\n".join(report.about(pages[0]))
+    assert report.TEST_SET not in "\n".join(report.about(pages[0]))
+    assert report.TEST_SET in "\n".join(report.about(pages[2]))
+    assert report.UNTUNED not in "\n".join(report.about(pages[1]))
+    text = "\n".join(report.method(pages))
+    assert "2 of these scenarios have results from before" in text
+    assert "in 1 of them they were chosen on the test set" in text
+    advice = decisions.advice(pages[:2], "rounds")
+    assert advice == ("DANE", "FedAvg needs 3 times as many")
+    assert decisions.advice(pages[:1], "rounds") is None
+    assert decisions.advice(pages[:2], "final") == (
+        "DANE",
+        "among the best in 1 of 2, level with the best other in dB, next: FedAvg (1)",
+    )
+
+
+def test_an_older_result_is_computed_again(small_scenario, outcome, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "methods", lambda _: ({"ATC": None}, {}))
+    monkeypatch.setattr(running, "evaluated", lambda *_: {"ATC": outcome(2.0, 4)})
+    previous = stored({"ATC": older(outcome(1.0, 4))}, small_scenario.name)
+    path = tmp_path / f"{small_scenario.name}.json"
+    path.write_text(sealed(previous))
+    said = []
+    result = running.compute(
+        small_scenario, TINY, tmp_path, tmp_path / "s", lambda t, **_: said.append(t)
+    )
+    assert "was not tuned for each question" in said[0]
+    assert result["methods"] == {"ATC": outcome(2.0, 4)}
+    assert running.read(small_scenario.name, tmp_path) == result
+
+
+def test_advice_on_costs_asks_for_arrival_first(outcome):
+    """Among those that reach the most targets the least multiple wins, and the margin is the next's."""
+    never = outcome(1.0, -1)
+    results = {
+        "squares-well-alike": stored(
+            {"FedAvg": outcome(1.0, 8), "DANE": outcome(1.1, 2), "MIME": outcome(1.2, 4)}
+        ),
+        "squares-badly-alike": stored(
+            {"FedAvg": outcome(1.0, 8), "DANE": never, "MIME": outcome(1.2, 16)}
+        ),
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    # FedAvg: 4 and 1 times the least, MIME: 2 and 2 times; both 2 by the geometric mean.
+    assert decisions.advice(pages, "rounds") == ("FedAvg", "MIME needs 1 times as many")
+    assert decisions.advice(pages[:1], "rounds") == ("DANE", "MIME needs 2 times as many")
+    results["squares-badly-alike"]["methods"]["MIME"] = never
+    pages = decisions.read_all(results, SCENARIOS)
+    assert decisions.advice(pages, "rounds") == ("FedAvg", "no other arrives as often")
+    results["squares-well-alike"]["methods"]["FedAvg"] = never
+    pages = decisions.read_all(results, SCENARIOS)
+    chosen = decisions.advice(pages, "rounds")
+    assert chosen.margin.startswith("arrives in 1 of 2, ")
+
+
+def test_the_front_has_those_that_no_other_beats():
+    points = {"a": (1.0, 0.5), "b": (2.0, 0.1), "c": (2.0, 0.5), "d": (4.0, 0.1), "e": (1.0, 0.6)}
+    assert pictures.unbeaten(points) == ["a", "b"]
+
+
+def test_places_are_means_over_scenarios(outcome, tmp_path):
+    results = {
+        name: stored(
+            {"FedAvg": outcome(1.0, rounds), "DANE": outcome(2.0, 2), "MIME": outcome(3.0, -1)},
+            name,
+        )
+        for name, rounds in (("squares-well-alike", 4), ("squares-badly-alike", 16))
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    assert pictures.places(pages) == {
+        "FedAvg": (pytest.approx(4.0), 0.0),
+        "DANE": (pytest.approx(1.0), 0.5),
+    }
+    assert pictures.draw(pages, tmp_path) == {"server": "server.png"}
+    assert (tmp_path / "server.png").stat().st_size > 10_000
+    assert "![Profiles, and rounds against the last value](server.png)" in report.front(
+        pages, results, {"server": "server.png"}
+    )
+
+
+def test_numbers_are_chosen_on_a_validation_set():
+    """Runs that choose numbers have other held-out samples than those that evaluate them."""
+    pool = labels.pool(
+        np.arange(9.0)[:, None],
+        np.array([0, 1] * 4 + [1]),
+        np.full((2, 1), 50.0),
+        np.zeros(2, int),
+        6,
+    )
+    scale = np.sqrt(np.mean(np.arange(6.0) ** 2))
+    np.testing.assert_allclose(pool.validation_features[:, 0] * scale, [6, 7, 8], rtol=1e-6)
+    assert sorted(np.round(pool.features[:, 0] * scale).tolist()) == [0, 1, 2, 3, 4, 5]
+    for each in SCENARIOS.values():
+        assert (each.tuning_parts is not None) == ("concentration" in each.axes)
+
+
+def test_tuning_builds_the_parts_for_tuning(small_scenario, monkeypatch):
+    tested = dataclasses.replace(
+        small_scenario,
+        name="validated",
+        tuning_parts=lambda key: {"problem": fl.problems.ridge(key, clients=4, samples=8, dim=2)},
+    )
+    algorithm = fl.algorithms.FedAvg(0.1)
+    assert tested.build(KEY, algorithm).problem.clients == 3
+    assert tested.build_for_tuning(KEY, algorithm).problem.clients == 4
+    assert small_scenario.build_for_tuning(KEY, algorithm).problem.clients == 3
+    seen = []
+    monkeypatch.setattr(fl, "tune", lambda build, *_, **options: seen.append((build, options)))
+    running._tuned(tested, {}, TINY, "final")
+    running._tuned(tested, {}, TINY, "rounds")
+    assert all(build == tested.build_for_tuning for build, _ in seen)
+    assert [options["target"] for _, options in seen] == [None, tested.target]
+
+
+def test_a_round_costs_the_same_for_all_candidates_but_of_communication():
+    """So that the fewest rounds are the fewest bits: those tuned for bits are the others."""
+    admitted = {
+        label: method(SCENARIOS["squares-well-alike"], label) for label in ("FedAvg", "Scaffnew")
+    }
+    assert running._questions(admitted) == {
+        "final": ["FedAvg", "Scaffnew"],
+        "rounds": ["FedAvg", "Scaffnew"],
+        "bits": ["Scaffnew"],
+    }
+    assert "bits" not in running._questions({"FedAvg": admitted["FedAvg"]})
+
+
+@pytest.mark.slow
+@pytest.mark.thin(3)
+@pytest.mark.parametrize(
+    "name", ["squares-well-alike", "peers-ring", "clusters-server", "peers-bits-top"]
+)
+def test_bits_do_not_depend_on_numbers_that_are_not_tuned_for_bits(name):
+    for label, (build, space) in methods(SCENARIOS[name])[0].items():
+        if "probability" in space:
+            continue
+        grid = {
+            end: build(**{number: values[at] for number, values in space.items()})
+            for at, end in enumerate(("least", "greatest"))
+        }
+        with unwarned():
+            bits = fl.sweep(SCENARIOS[name].build, grid={"algorithm": grid}, rounds=4).bits
+        least, greatest = bits.values.reshape(2, -1)
+        np.testing.assert_array_equal(least, greatest, err_msg=label)
 
 
 @pytest.mark.slow
@@ -642,6 +850,6 @@ def test_algorithms_that_came_later_are_named():
     """Registered, and neither in a result nor refused by it."""
     name, scenario = next(iter(SCENARIOS.items()))
     refused = {label: "for a reason" for label in REGISTRY if label not in ("EXTRA", "DANE")}
-    page = report.Pages(scenario, {"refused": refused}, [])
+    page = decisions.Page(scenario, {"refused": refused, "methods": {}}, [])
     assert sorted(report.newer(page)) == ["DANE", "EXTRA"]
     assert "missing where they would be admitted or refused" in report.scenario_page(page), name
