@@ -116,6 +116,21 @@ def parser() -> Parser:
     )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    add_recomputing(check, "figures that take less than half a minute")
+    judge = command("judge", "judge claims again on the stored results, and store the verdicts")
+    judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    draw = command("draw", "draw figures and judge their claims from the stored results")
+    draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    report = command("report", "write the gallery, README.md of the folder")
+    for subcommand in (check, judge, draw, report):
+        subcommand.add_argument(
+            "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
+        )
+    return result
+
+
+def add_recomputing(check: argparse.ArgumentParser, in_turn: str) -> None:
+    """The options of a command that compares stored results with those of today's code."""
     check.add_argument(
         "--recompute",
         action="store_true",
@@ -129,19 +144,17 @@ def parser() -> Parser:
         "--turn",
         type=count,
         metavar="K",
-        help="compute one of the figures that take less than half a minute, the K-th in turn "
-        "(default: the figures that are named)",
+        help=f"compute one of the {in_turn}, the K-th in turn (default: those that are named)",
     )
-    judge = command("judge", "judge claims again on the stored results, and store the verdicts")
-    judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
-    draw = command("draw", "draw figures and judge their claims from the stored results")
-    draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
-    report = command("report", "write the gallery, README.md of the folder")
-    for subcommand in (check, judge, draw, report):
-        subcommand.add_argument(
-            "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
-        )
-    return result
+
+
+def check_recomputing(options: argparse.Namespace, what: str) -> None:
+    """Raise ``UsageError`` for options of recomputing that do not go together."""
+    if options.recompute and options.names and options.turn is not None:
+        raise UsageError(f"name the {what} to compute, or one by --turn.")
+    for name in ("seeds", "turn"):
+        if not options.recompute and getattr(options, name) is not None:
+            raise UsageError(f"--{name} is of --recompute; give both, or neither.")
 
 
 def count(text: str) -> int:
@@ -169,14 +182,10 @@ def answer(argv: Sequence[str] | None) -> int:
         folder = options.out or (QUICK_FIGURES if options.quick else FIGURES)
         arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
         return commands.run(*arguments)
-    if options.command == "check" and options.recompute:
-        if options.names and options.turn is not None:
-            raise UsageError("name the figures to compute, or one by --turn.")
-        return commands.recompute(options.names, options.seeds or 3, options.turn, options.out)
     if options.command == "check":
-        for name in ("seeds", "turn"):
-            if getattr(options, name) is not None:
-                raise UsageError(f"--{name} is of --recompute; give both, or neither.")
+        check_recomputing(options, "figures")
+        if options.recompute:
+            return commands.recompute(options.names, options.seeds or 3, options.turn, options.out)
         return commands.check(options.names, options.out)
     if options.command == "judge":
         return commands.judge(options.names, options.out)

@@ -1,24 +1,24 @@
-"""The atlas: decisions, a page a scenario, and all results in a table that the browser filters."""
+"""The atlas: recommendations, a page a scenario, and all results in a table that is filtered."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pages import put, table
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from experiments.atlas import report
-from experiments.atlas.analysis import COSTS, Row
+from experiments.atlas import decisions, report
+from experiments.atlas.analysis import Row
 from experiments.atlas.commands import SCENARIOS  # importing it declares them all
+from experiments.atlas.decisions import SCARCE, WHO, Page
+from experiments.atlas.pictures import pictures_in
 from experiments.atlas.running import read
 from experiments.atlas.scenario import Scenario
 from experiments.errors import UsageError
 from fljax.algorithms import REGISTRY
 
 FIGURES = Path(__file__).parents[2] / "figures" / "atlas"
-
-WHO = {"server": "one server", "servers": "servers on a graph", "peers": "peers"}
 
 ALL = """\
 :hide-toc:
@@ -31,15 +31,21 @@ filter. Point at a rank for its simultaneous interval, at a value for its own.
 
 """
 
+MORE = "{doc}`All results in one table <all>`, to be sorted and filtered.\n"
+
 
 def hover(text: str, more: str) -> str:
     """A cell that shows more when it is pointed at."""
     return f":abbr:`{text} ({more})`"
 
 
+def linked(label: str) -> str:
+    return f":doc:`{label} </algorithms/{REGISTRY[label].__name__}>`"
+
+
 def cells(scenario: Scenario, row: Row) -> list[str]:
     """A row of a scenario's table, with intervals that appear on hovering."""
-    name = f":doc:`{row.label} </algorithms/{REGISTRY[row.label].__name__}>`"
+    name = " = ".join(map(linked, (row.label, *row.equals)))
     if row.remark:
         return ["", name, row.remark, *[""] * (len(report.HEAD) - 3)]
     texts = report.cells(scenario, row)
@@ -49,28 +55,69 @@ def cells(scenario: Scenario, row: Row) -> list[str]:
     return [rank, name, hover(mean.removesuffix(" dB"), f"{low} to {high}"), *texts[3:]]
 
 
-def everything(ran: Sequence[report.Pages]) -> str:
-    head = ["algorithm", "scenario", "who talks", "rank", "of", "last value", *COSTS, "slack"]
+def everything(ran: Sequence[Page]) -> str:
+    """All columns of all scenarios' tables."""
+    head = ["algorithm", "scenario", "who", "rank", "of", "last value", *report.HEAD[3:]]
     rows = []
-    for entry in ran:
-        for row in entry.rows:
-            rank, name, value, *rest = cells(entry.scenario, row)
-            values = dict(zip(report.HEAD[3:], rest, strict=True))
-            scenario = hover(entry.scenario.name, entry.scenario.title)
-            costs = [values[of] for of in COSTS]
-            count = str(len(entry.rows))
-            where = WHO[entry.scenario.talks]
-            rows.append([name, scenario, where, rank, count, value, *costs, values["slack"]])
-    return ALL + table(head, rows, "browse") + "\n"
+    for page in ran:
+        scenario = hover(page.scenario.name, page.scenario.title)
+        who = WHO[decisions.kind_of(page.scenario)]
+        for row in page.rows:
+            rank, name, value, *rest = cells(page.scenario, row)
+            rows.append([name, scenario, who, rank, str(len(page.rows)), value, *rest])
+    return ALL + table(head, rows, "browse decide") + "\n"
 
 
-def page(entry: report.Pages) -> str:
+def answers(ran: Sequence[Page]) -> str:
+    """The recommendations as one table, which the browser filters by the three questions."""
+    head = ["who talks to whom", "what goes wrong", "what is scarce", "take", "margin", "scenarios"]
+    rows = [
+        [
+            WHO[kind],
+            trouble,
+            SCARCE[scarce],
+            linked(advice.label),
+            advice.margin,
+            ", ".join(f":doc:`{page.scenario.name}`" for page in members),
+        ]
+        for kind, trouble, scarce, advice, members in decisions.all_advice(ran)
+        if advice is not None
+    ]
+    return table(head, rows, "browse decide")
+
+
+def scenarios(ran: Sequence[Page]) -> str:
+    """The best of every scenario."""
+    rows = [
+        [f":doc:`{page.scenario.title} <{page.scenario.name}>`", *report.scenario_cells(page)[1:]]
+        for page in ran
+    ]
+    return table(report.SCENARIO_HEAD, rows, "browse")
+
+
+def in_page(text: str) -> list[str]:
+    return ["```{eval-rst}", text, "```", ""]
+
+
+def index(ran: Sequence[Page], drawn: Mapping[str, str]) -> str:
+    """The start: three questions, then the evidence."""
+    lines = [report.TITLE, "", report.QUESTIONS, *in_page(answers(ran)), MORE]
+    lines += ["## Scenarios", "", *in_page(scenarios(ran))]
+    lines += [report.profiles()]
+    for kind, rows in report.scores(ran, drawn).items():
+        lines += [
+            *report.picture_of(kind, drawn[kind]),
+            *in_page(table(report.SCORES, rows, "browse")),
+        ]
+    return "\n".join([*lines, *report.method(ran)]) + "\n"
+
+
+def page_of(page: Page) -> str:
     """A scenario's page: its description, the ranking, refused algorithms and the reasons."""
-    rows = [cells(entry.scenario, row) for row in entry.rows]
-    ranking = table(report.HEAD, rows, "browse")
-    lines = [f"# {entry.scenario.title}", "", *report.about(entry.scenario), ""]
-    lines += ["```{eval-rst}", ranking, "```", "", "## Refused", ""]
-    return "\n".join([*lines, *report.refusals(entry.result["refused"])]) + "\n"
+    ranking = table(report.HEAD, [cells(page.scenario, row) for row in page.rows], "browse")
+    lines = [f"# {page.scenario.title}", "", *report.about(page), "", *in_page(ranking)]
+    lines += ["## Refused", "", *report.refusals(page.result["refused"])]
+    return "\n".join(lines) + "\n"
 
 
 def write(app: Sphinx) -> None:
@@ -80,18 +127,18 @@ def write(app: Sphinx) -> None:
         results = {name: read(name, FIGURES) for name in SCENARIOS}
     except UsageError as error:
         raise ExtensionError(f"the atlas: {error}") from None
-    ran = report.read_all(results)
+    ran = decisions.read_all(results, SCENARIOS)
     if not ran:
         raise ExtensionError(f"the atlas has no results in {FIGURES}.")
-    shutil.copyfile(FIGURES / "profiles.png", folder / "profiles.png")
-    names = "\n".join(entry.scenario.name for entry in ran)
-    more = "{doc}`All results in one table <all>`, to be sorted and filtered.\n"
-    front = report.front(ran, results).replace(report.SHORT, f"{more}\n{report.SHORT}", 1)
+    drawn = pictures_in(FIGURES)
+    for picture in drawn.values():
+        shutil.copyfile(FIGURES / picture, folder / picture)
+    names = "\n".join(page.scenario.name for page in ran)
     toctree = f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\nall\n{names}\n```\n"
-    put(folder / "index.md", f"{front}\n{toctree}")
+    put(folder / "index.md", f"{index(ran, drawn)}\n{toctree}")
     put(folder / "all.rst", everything(ran))
-    for entry in ran:
-        put(folder / f"{entry.scenario.name}.md", page(entry))
+    for page in ran:
+        put(folder / f"{page.scenario.name}.md", page_of(page))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

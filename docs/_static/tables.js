@@ -9,11 +9,15 @@ function compare(one, other) {
   return Number.isNaN(difference) ? collate(one, other) : difference;
 }
 
-/** The few values of a column that is worth a menu of its own; null for others. */
-function choices(rows, column) {
+/**
+ * The few values of a column that is worth a menu of its own; null for others. A table of the class
+ * "decide" has menus for longer lists of longer values, such as the answers to a question.
+ */
+function choices(table, rows, column) {
+  const [most, longest] = table.classList.contains("decide") ? [20, 44] : [6, 24];
   const values = new Set(rows.map((row) => row.cells[column].textContent.trim()));
-  const long = [...values].some((value) => value.length > 24 || /^[\d.]/.test(value));
-  return long || values.size > 6 || values.size < 2 ? null : [...values].sort();
+  const long = [...values].some((value) => value.length > longest || /^[\d.]/.test(value));
+  return long || values.size > most || values.size < 2 ? null : [...values].sort();
 }
 
 function control(kind, label, parent) {
@@ -38,7 +42,7 @@ function browse(table) {
   words.placeholder = "filter by words";
   const tests = [];
   names.forEach((name, column) => {
-    const values = choices(rows, column);
+    const values = choices(table, rows, column);
     if (!values) return;
     if (values.every((value) => value === "" || value === "yes")) {
       const box = control("input", name, bar);

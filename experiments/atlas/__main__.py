@@ -5,7 +5,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.__main__ import FIGURES, QUICK_FIGURES, Parser, add_command
+from experiments.__main__ import (
+    FIGURES,
+    QUICK_FIGURES,
+    Parser,
+    add_command,
+    add_recomputing,
+    check_recomputing,
+)
 from experiments.errors import UsageError, exit_code
 
 ATLAS = FIGURES / "atlas"
@@ -23,6 +30,8 @@ EXAMPLES = {
     "check": """
   python -m experiments.atlas check
   python -m experiments.atlas check --out mine
+  python -m experiments.atlas check peers-ring --recompute --seeds 2
+  python -m experiments.atlas check --recompute --turn 7
 """,
     "report": """
   python -m experiments.atlas report --out mine
@@ -53,6 +62,8 @@ def parser() -> Parser:
         help="folder that keeps what is computed of an unfinished scenario (default: in the cache)",
     )
     check = command("check", "judge the stored results again, and compare the stored pages")
+    check.add_argument("names", nargs="*", metavar="NAME", help="of --recompute (default: all)")
+    add_recomputing(check, "groups of four algorithms in a scenario")
     report = command("report", "write the pages from the stored results")
     for subcommand in (run, check, report):
         subcommand.add_argument(
@@ -78,7 +89,13 @@ def answer(argv: Sequence[str] | None) -> int:
     if options.command == "list":
         return commands.list_scenarios()
     if options.command == "check":
-        return commands.check(options.out or ATLAS)
+        check_recomputing(options, "scenarios")
+        folder = options.out or ATLAS
+        if options.recompute:
+            return commands.recompute(options.names, options.seeds or 3, options.turn, folder)
+        if options.names:
+            raise UsageError("check compares all pages; name scenarios with --recompute.")
+        return commands.check(folder)
     if options.command == "report":
         return commands.report(options.out or ATLAS)
     if options.names and options.all:

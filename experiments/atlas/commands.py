@@ -2,22 +2,41 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib as mpl
+import numpy as np
+import xarray as xr
 
-from experiments.atlas import convex, graphs, labels, links, others, trust
-from experiments.atlas.report import pages
-from experiments.atlas.running import FULL, QUICK, ScenarioInUse, compute, path_of, read, unfinished
+from experiments.atlas import analysis, convex, graphs, labels, links, others, trust
+from experiments.atlas.methods import methods
+from experiments.atlas.report import pages, quoted
+from experiments.atlas.running import (
+    FULL,
+    QUICK,
+    TOGETHER,
+    ScenarioInUse,
+    compute,
+    floats,
+    last_values,
+    path_of,
+    pieces,
+    read,
+    unfinished,
+)
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import discard_stale, readable, writable
 from experiments.errors import UsageError
+from experiments.recomputing import Comparison, compared
 from fljax import OtherStudyError, StoreError
 from fljax.__main__ import one_line
 from fljax._core import checks
 from fljax._core.storage import replace_file
+from fljax.metrics.definitions import METRICS
+from fljax.study.batched_program import program
 
 #: Importing one declares its scenarios.
 FAMILIES = (convex, links, graphs, trust, labels, others)
@@ -26,7 +45,7 @@ FAMILIES = (convex, links, graphs, trust, labels, others)
 SHORT = ("squares-well-mildly", "peers-ring", "clusters-servers")
 
 
-def find(names: Sequence[str]) -> list[Scenario]:
+def find(names: Iterable[str]) -> list[Scenario]:
     try:
         for name in names:
             checks.choice("scenario", name, SCENARIOS)
@@ -104,6 +123,69 @@ def check(folder: Path) -> int:
         print(f"  not run: {name}")
     print("pages and results disagree" if wrong else "all pages confirmed")
     return int(bool(wrong))
+
+
+def recompute(requested: Sequence[str], seeds: int, turn: int | None, folder: Path) -> int:
+    """Run the stored numbers for a few of the stored seeds by the code of today, and compare."""
+    results = {name: result for name, result in read_all(folder).items() if result is not None}
+    scenarios = [scenario for scenario in find(requested or results) if scenario.name in results]
+    if missing := [name for name in requested if name not in results]:
+        raise UsageError(f"no results of {', '.join(missing)} in {folder}.")
+    groups = [
+        (scenario, together)
+        for scenario in scenarios
+        for together in pieces(_tuned_in(results[scenario.name]), TOGETHER)
+    ]
+    differs = False
+    for scenario, together in groups if turn is None else [groups[turn % len(groups)]]:
+        try:
+            admitted, _ = methods(scenario)
+        except FileNotFoundError as error:
+            print(f"{scenario.name}: not computed: {error}")
+            continue
+        if gone := [label for label in together if label not in admitted]:
+            print(f"{scenario.name}: not admitted any more: {', '.join(map(quoted, gone))}")
+        if present := [label for label in together if label in admitted]:
+            few = {label: admitted[label] for label in present}
+            began = time.perf_counter()
+            computed = last_values(scenario, few, results[scenario.name], seeds)
+            lines = _differences(scenario, results[scenario.name], computed)
+            seconds = time.perf_counter() - began
+            names = ", ".join(map(quoted, present))
+            print(f"{scenario.name}: {names}: {seeds} seeds, {seconds:.0f} s")
+            for line in lines.differs:
+                print(f"  DIFFERS: {line}")
+            for line in lines.draws:
+                print(f"  other draws, means agree: {line}")
+            differs |= bool(lines.differs)
+            program.cache_clear()
+            jax.clear_caches()
+    print("the code of today computes other numbers" if differs else "stored and computed agree")
+    return int(differs)
+
+
+def _tuned_in(result: Mapping[str, Any]) -> list[str]:
+    """The methods of a stored result that have numbers."""
+    return [label for label, method in result["methods"].items() if "lost" not in method]
+
+
+def _differences(
+    scenario: Scenario, stored: Mapping[str, Any], computed: Mapping[str, np.ndarray]
+) -> Comparison:
+    """Compare last values, each of which is an own variable: one algorithm's tolerance is its own.
+
+    Errors that are rounding of single precision are equal.
+    """
+    least = analysis.RESOLVED * scenario.target if METRICS[scenario.metric].decibel else -np.inf
+
+    def study(values: Mapping[str, np.ndarray]) -> dict[str, xr.Dataset]:
+        last = {label: ("seed", np.maximum(numbers, least)) for label, numbers in values.items()}
+        count = len(next(iter(last.values()))[1])
+        return {scenario.name: xr.Dataset(last, {"seed": np.arange(count)})}
+
+    return compared(
+        study({n: floats(stored["methods"][n]["final"]) for n in computed}), study(computed)
+    )
 
 
 def report(folder: Path) -> int:

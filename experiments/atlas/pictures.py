@@ -31,6 +31,15 @@ def with_costs(pages: Sequence[Page], kind: str) -> list[Page]:
     ]
 
 
+def file_of(kind: str) -> str:
+    return f"{kind.replace(' ', '-')}.png"
+
+
+def pictures_in(folder: Path) -> dict[str, str]:
+    """The names of the files by kind that :func:`draw` has written to a folder."""
+    return {kind: file_of(kind) for kind in WHO if (folder / file_of(kind)).is_file()}
+
+
 def draw(pages: Sequence[Page], folder: Path) -> dict[str, str]:
     """Draw every kind with enough scenarios; returns the names of the files by kind."""
     names = {}
@@ -38,7 +47,7 @@ def draw(pages: Sequence[Page], folder: Path) -> dict[str, str]:
         members = with_costs(pages, kind)
         if len(members) < LEAST:
             continue
-        names[kind] = f"{kind.replace(' ', '-')}.png"
+        names[kind] = file_of(kind)
         with print_style():
             picture, (left, right) = plt.subplots(1, 2, figsize=(7, 4.2), layout="constrained")
             _draw_profile(left, analysis.costs(members, "rounds"))

@@ -81,6 +81,8 @@ NEWER = (
     "Registered after these results were made, and missing where they would be admitted or refused:"
 )
 
+PICTURE = "Profiles, and rounds against the last value"
+
 MISSING = """\
 ## Not run
 
@@ -103,7 +105,9 @@ def front(
     """The decision page."""
     lines = [TITLE, "", QUESTIONS, *recommendations(ran), "## Scenarios", ""]
     lines += [*markdown(SCENARIO_HEAD, [scenario_cells(page) for page in ran]), ""]
-    lines += [PROFILES.format(factor=analysis.FACTOR), *profile_tables(ran, drawn)]
+    lines += [profiles()] if drawn else []
+    for kind, rows in scores(ran, drawn).items():
+        lines += [*picture_of(kind, drawn[kind]), *markdown(SCORES, rows), ""]
     lines += [*method(ran), ""]
     missing = [page for name, page in SCENARIOS.items() if results.get(name) is None]
     if missing:
@@ -269,19 +273,35 @@ def refusals(refused: Mapping[str, str]) -> list[str]:
     return [f"- {', '.join(map(quoted, labels))}: {why}" for why, labels in many_first]
 
 
-def profile_tables(ran: Sequence[Page], drawn: Mapping[str, str]) -> list[str]:
-    """For each kind of network its picture, and the scores of all algorithms."""
-    lines = []
-    for kind, picture in drawn.items():
+def profiles() -> str:
+    return PROFILES.format(factor=analysis.FACTOR)
+
+
+def picture_of(kind: str, picture: str) -> list[str]:
+    """The heading and the picture of a kind of network."""
+    return [f"### {WHO[kind].capitalize()}", "", f"![{PICTURE}]({picture})", ""]
+
+
+SCORES = (
+    *("algorithm", "runs in", "best", "within 2", "within 10", "ever"),
+    *(f"score, {of}" for of in COSTS),
+    *("slack", "inside"),
+)
+
+
+def scores(ran: Sequence[Page], drawn: Mapping[str, str]) -> dict[str, list[list[str]]]:
+    """For each kind of network that has a picture a table of all algorithms, the best first."""
+    tables = {}
+    for kind in drawn:
         members = pictures.with_costs(ran, kind)
         shares = {of: statistics.profile(analysis.costs(members, of)) for of in COSTS}
         score = {of: analysis.scores(shares[of]) for of in COSTS}
         labels = score["rounds"]["algorithm"].values[np.argsort(-score["rounds"].values)]
-        rows = []
+        tables[kind] = []
         for label in map(str, labels):
             runs = [row for page in members for row in page.rows if row.label == label]
             slack = [row.slack for row in runs if not math.isnan(row.slack)]
-            rows.append(
+            tables[kind].append(
                 [
                     label,
                     f"{len(runs)} of {len(members)}",
@@ -292,9 +312,4 @@ def profile_tables(ran: Sequence[Page], drawn: Mapping[str, str]) -> list[str]:
                     f"{np.mean([row.interior for row in runs]):.2f}",
                 ]
             )
-        head = ["algorithm", "runs in", "best", "within 2", "within 10", "ever"]
-        head += [f"score, {of}" for of in COSTS]
-        lines += [f"### {WHO[kind].capitalize()}: {len(members)} scenarios", ""]
-        lines += [f"![Profiles, and rounds against the last value]({picture})", ""]
-        lines += [*markdown([*head, "slack", "inside"], rows), ""]
-    return lines
+    return tables

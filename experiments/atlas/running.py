@@ -342,6 +342,30 @@ def _cost(
     return {"until": plain(until.values[0]), **_choice(tuned, label)}
 
 
+def last_values(
+    scenario: Scenario, methods: Mapping[str, Method], result: Mapping[str, Any], seeds: int
+) -> dict[str, np.ndarray]:
+    """The metric's last values of some stored methods for the first seeds, by the code of today.
+
+    The stored numbers have few digits, which changes the values by as little.
+    """
+    algorithms = {
+        label: method.build(**result["methods"][label]["chosen"])
+        for label, method in methods.items()
+    }
+    with unwarned():
+        runs = fl.sweep(
+            scenario.build,
+            grid={"algorithm": algorithms},
+            seeds=seeds,
+            rounds=scenario.rounds,
+            record_every=scenario.record_every,
+            progress=False,
+        )
+    values = statistics.at_round(runs)[scenario.metric].values
+    return dict(zip(algorithms, values, strict=True))
+
+
 def pieces(items: Sequence, size: int) -> list[Sequence]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 

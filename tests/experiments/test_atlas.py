@@ -252,7 +252,7 @@ def outcome():
             "diverged": [0] * 6,
             "costs": {
                 "rounds": chosen | {"until": [rounds] * 6},
-                "bits": chosen | {"until": [100 * rounds] * 6},
+                "bits": chosen | {"until": [100 * rounds if rounds > 0 else -1] * 6},
                 "gradients": chosen | {"until": [None] * 6},
             },
             **chosen,
@@ -571,6 +571,38 @@ def test_check_finds_pages_that_are_not_of_the_results(outcome, tmp_path, capsys
     assert "DISAGREES: peers-ring.md: says something else" in capsys.readouterr().out
 
 
+def test_recomputing_finds_numbers_that_are_not_of_the_code(
+    small_scenario, outcome, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(SCENARIOS, small_scenario.name, small_scenario)
+    numbers = method(small_scenario, "FedAvg")
+    stored_numbers = outcome(1.0, 4)
+    runs = fl.sweep(
+        small_scenario.build, grid={"algorithm": {"FedAvg": numbers.build(0.1)}}, seeds=6, rounds=8
+    )
+    final = runs.normalized_error.values[0, :, -1]
+    stored_numbers["final"] = running.plain(final)
+    always = {"lost": "every candidate", "seconds": 1.0}
+    path = tmp_path / f"{small_scenario.name}.json"
+
+    def recompute(final, *more):
+        outcomes = {"FedAvg": stored_numbers | {"final": final}, "DANE": always}
+        path.write_text(sealed(stored(outcomes, small_scenario.name)))
+        return main(["check", *more, "--recompute", "--out", str(tmp_path)])
+
+    assert recompute(stored_numbers["final"], "three-clients", "--seeds", "2") == 0
+    answer = capsys.readouterr().out
+    assert "three-clients: FedAvg: 2 seeds" in answer
+    assert "stored and computed agree" in answer
+    assert recompute([1000 * value for value in stored_numbers["final"]], "--turn", "5") == 1
+    assert "DIFFERS: three-clients, FedAvg: of means over seeds" in capsys.readouterr().out
+    assert recompute(stored_numbers["final"], "peers-ring") == 2
+    assert "no results of peers-ring" in capsys.readouterr().err
+    monkeypatch.setattr(commands, "methods", lambda _: ({}, {}))
+    assert recompute(stored_numbers["final"]) == 0
+    assert "not admitted any more: FedAvg" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_stored_pages_are_of_the_stored_results(capsys):
     folder = Path(__file__).parents[2] / "figures" / "atlas"
@@ -637,8 +669,8 @@ def test_costs_of_an_older_result_are_left_out(outcome):
     assert advice == ("DANE", "FedAvg needs 3 times as many")
     assert decisions.advice(pages[:1], "rounds") is None
     assert decisions.advice(pages[:2], "final") == (
-        "DANE",
-        "among the best in 1 of 2, level with the best other in dB, next: FedAvg (1)",
+        "FedAvg",
+        "among the best in 1 of 2, level with the best other in dB, next: DANE (1)",
     )
 
 
@@ -658,7 +690,7 @@ def test_an_older_result_is_computed_again(small_scenario, outcome, tmp_path, mo
 
 
 def test_advice_on_costs_asks_for_arrival_first(outcome):
-    """Among those that reach the most targets the least multiple wins, and the margin is the next's."""
+    """Of those that reach the most targets the least multiple wins; the margin is the next's."""
     never = outcome(1.0, -1)
     results = {
         "squares-well-alike": stored(
@@ -795,6 +827,10 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
         (["run", "peers-ring", "--out", "/dev/null/x"], "cannot write to /dev/null/x"),
         (["report", "--out", "/nowhere"], "no folder /nowhere"),
         (["check", "--out", "/nowhere"], "no folder /nowhere"),
+        (["check", "peers-ring"], "name scenarios with --recompute"),
+        (["check", "--seeds", "2"], "--seeds is of --recompute; give both, or neither"),
+        (["check", "--recompute", "--turn", "3", "peers-ring"], "name the scenarios to compute"),
+        (["check", "--recompute", "--out", "/nowhere"], "no folder /nowhere"),
         (["draw"], "invalid choice: 'draw'"),
         (["run", "--seeds", "3"], "unrecognized arguments: --seeds"),
     ],
