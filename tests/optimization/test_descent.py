@@ -112,7 +112,7 @@ def test_backing_off_is_armijos_rule():
 
 
 def test_a_bounded_gradient_is_required_with_a_reason():
-    """Exercise 4.2: 1/t meets (78) and diverges on w^4 from afar, where backing off does not."""
+    """Exercise 4.1: 1/t meets (78) and diverges on w^4 from afar, where backing off does not."""
 
     def quartic(w):
         return w**4
