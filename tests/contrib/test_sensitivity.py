@@ -92,6 +92,40 @@ def test_no_instance_violates_a_bound(instances):
     assert worst["8.1 printed"] < 0.1  # proves, and predicts nothing
 
 
+def test_every_step_from_167_to_169_is_a_bound(instances):
+    """(166) and the four inequalities of (168), with the sign of ERR-19 mended."""
+    ratios = []
+    for X, y, _A, _coupling, truth, _change, result in instances[:100]:
+        deviation = result["parts"].deviation
+        # (166): the mean model is trained on all samples, without what the deviations predict.
+        rest = y - np.einsum("knp,kp->kn", X, deviation)
+        pooled = Problem(X.reshape(1, K * N, D), rest.reshape(1, K * N), LeastSquares())
+        close(fl.problems.train(pooled)[0], result["models"].mean(axis=0))
+        noise = y - X @ truth
+        parts = [X[k].T @ noise[k] / N for k in range(K)]
+        moved = [X[k].T @ X[k] @ deviation[k] / N for k in range(K)]
+        gradients = np.array(parts) - np.array(moved)
+        largest, smallest = reference.curvature(X)
+        noises = np.mean(noise**2, axis=1)
+        squares = 2 * np.sum(np.square(parts), axis=1) + 2 * np.sum(np.square(moved), axis=1)
+        last = 2 * largest * noises + 2 * largest**2 * np.sum(deviation**2, axis=1)
+        sizes = [
+            np.linalg.norm(gradients.sum(axis=0)),
+            np.linalg.norm(gradients, axis=1).sum(),
+            np.sqrt(K * np.sum(gradients**2)),
+            np.sqrt(K * squares.sum()),
+            np.sqrt(K * last.sum()),
+        ]
+        bounds = (np.array(sizes) / (K * smallest)) ** 2
+        close(result["common"].bound, bounds[0])
+        bounds = np.append(bounds, result["common bound"])
+        assert (bounds[1:] >= bounds[:-1] * (1 - 1e-9)).all()
+        ratios.append(bounds[1:] / bounds[:-1])
+    # (a), and the last step by (165), are nearly reached; the eigenvalue in (d) costs most.
+    assert np.min(ratios, axis=0)[[0, 4]].max() < 1.05
+    assert np.argmax(np.median(ratios, axis=0)) == 3
+
+
 @pytest.mark.slow
 def test_padding_regularizers_and_couplings_of_each_parameter():
     rng = np.random.default_rng(3)
