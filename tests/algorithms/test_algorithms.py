@@ -232,6 +232,44 @@ def compare(case, clip):
     assert np.abs(theirs[-1] - theirs[0]).max() > 1e-3 * scale
 
 
+def largest_entries(message, count):
+    kept = np.zeros_like(message)
+    rows = np.argsort(-np.abs(message))[:count]
+    kept[rows] = message[rows]
+    return kept
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("part", ["both", "attackers", "compression"])
+def test_poisoned_and_compressed_zcdp_nfl_equals_the_loop(part):
+    """Gauthier 2024, P2, section 6 names both as future work, without equations: here noise is
+    added, then the message is compressed, then attackers send another one.
+    """
+    algorithm = ZCDPNFL(0.7, ETA)
+    privacy = ZCDP(3.0, 0.8, **FIXED)
+    attackers = np.arange(CLIENTS) == 1
+    parts = {}
+    if part != "compression":
+        parts |= {"attack": fl.attacks.SignFlip(attackers, 0.5), "honest_only": True}
+    if part != "attackers":
+        parts["compression"] = fl.link.TopK(2)
+
+    def sent(k, message):
+        if "compression" in parts:
+            message = largest_entries(message, 2)
+        return -0.5 * message if "attack" in parts and attackers[k] else message
+
+    simulation = fl.Simulation(make_problem(), algorithm, make_network(), privacy, **parts)
+    key = as_key(3)
+    objective = make_objective()
+    noise = draws_of(key, privacy)
+    scale = scale_of(privacy, sensitivity_of(algorithm, objective, 1.3, len(noise)))
+    expected = nfl.zcdp_nfl(objective, EDGES, 0.7, step_of(ETA), noise, scale, sent=sent).model
+    plain = nfl.zcdp_nfl(objective, EDGES, 0.7, step_of(ETA), noise, scale).model
+    close(trajectory(simulation, key=key), expected, rtol=1e-10, atol=1e-10)
+    assert np.abs(expected - plain).max() > 1e-3
+
+
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("algorithm", [PADMM(1.4), ZCDPNFL(0.7, ETA)], ids=["P-ADMM", "zCDP-NFL"])
 def test_fewer_samples_than_parameters(algorithm):

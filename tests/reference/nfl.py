@@ -191,8 +191,13 @@ class Run(NamedTuple):
     dual: np.ndarray  # [T, K, D]
 
 
-def _networked_admm(objective, edges, penalty, draws, scale, primal):
-    """(8) and (9) around a ``primal(n, k, heard, dual, pull)``."""
+def _networked_admm(
+    objective, edges, penalty, draws, scale, primal, sent=lambda k, message: message
+):
+    """(8) and (9) around a ``primal(n, k, heard, dual, pull)``.
+
+    ``sent(k, message)`` is what client ``k`` sends in place of its perturbed model.
+    """
     nodes = objective.clients
     dim = objective.dim
     near = neighbors(nodes, edges)
@@ -206,7 +211,9 @@ def _networked_admm(objective, edges, penalty, draws, scale, primal):
             for l in near[k]:  # noqa: E741
                 linear += penalty * (received[k] + received[l])
             model[k] = primal(n, k, received[k], dual[k], linear, len(near[k]))
-        received = np.array([model[k] + scale[n - 1, k] * draws[n - 1, k] for k in range(nodes)])
+        received = np.array(
+            [sent(k, model[k] + scale[n - 1, k] * draws[n - 1, k]) for k in range(nodes)]
+        )
         new = dual.copy()
         for k in range(nodes):
             for l in near[k]:  # noqa: E741
@@ -226,14 +233,14 @@ def admm(objective, edges, penalty, draws, scale):
     return _networked_admm(objective, edges, penalty, draws, scale, primal)
 
 
-def zcdp_nfl(objective, edges, penalty, step, draws, scale):
+def zcdp_nfl(objective, edges, penalty, step, draws, scale, **channel):
     """(7)-(9); also (eps, delta)DP-NFL, which differs in ``scale`` only. ``step(n)`` is eta."""
 
     def primal(n, k, received, dual, linear, degree):
         right = received / step(n) + linear - dual - objective.gradient(k, received)
         return right / (2 * penalty * degree + 1 / step(n))
 
-    return _networked_admm(objective, edges, penalty, draws, scale, primal)
+    return _networked_admm(objective, edges, penalty, draws, scale, primal, **channel)
 
 
 def linearized_objective(objective, edges, penalty, step, n, k, received, dual, w):

@@ -53,6 +53,22 @@ def test_every_round_is_that_of_the_loops(name):
     assert np.ptp(expected.server[-1], axis=0).max() > 1e-2  # servers do differ
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uncoordinated", "coordinated"])
+def test_a_network_without_servers_has_one_client_at_each(name):
+    """The networked form of P4, section VI: every client is its own server, and mixes with its
+    neighbors.
+    """
+    case = world(clients=5)
+    home = range(5)
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
+    network = fl.federation.Federation(list(home), fl.graphs.from_edges(5, edges))
+    expected = pao_fed_graph_run(CASES[name], case.environment, home, edges, case.delays.lags)
+    compare(case.simulate(CASES[name], network=network), expected)
+    alone = pao_fed_graph_run(CASES[name], case.environment, home, [], case.delays.lags)
+    assert np.abs(expected.server[-1] - alone.server[-1]).max() > 1e-2
+
+
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("variant", ["U2", "C1"])
 def test_with_one_server_it_is_pao_fed(variant):
