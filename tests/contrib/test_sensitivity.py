@@ -97,7 +97,7 @@ def test_every_step_from_167_to_169_is_a_bound(instances):
     ratios = []
     for X, y, _A, _coupling, truth, _change, result in instances[:100]:
         deviation = result["parts"].deviation
-        # (166): the mean model is trained on all samples, without what the deviations predict.
+        # (166): the mean model is trained on all samples, less the predictions of the deviations.
         rest = y - np.einsum("knp,kp->kn", X, deviation)
         pooled = Problem(X.reshape(1, K * N, D), rest.reshape(1, K * N), LeastSquares())
         close(fl.problems.train(pooled)[0], result["models"].mean(axis=0))

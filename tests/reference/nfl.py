@@ -196,7 +196,7 @@ def _networked_admm(
 ):
     """(8) and (9) around a ``primal(n, k, heard, dual, pull)``.
 
-    ``sent(k, message)`` is what client ``k`` sends in place of its perturbed model.
+    ``sent(k, message)`` is the message of client ``k``, given its perturbed model.
     """
     nodes = objective.clients
     dim = objective.dim

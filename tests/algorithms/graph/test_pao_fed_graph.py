@@ -61,7 +61,7 @@ def test_a_network_without_servers_has_one_client_at_each(name):
     """
     case = world(clients=5)
     home = range(5)
-    edges = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)]
     network = fl.federation.Federation(list(home), fl.graphs.from_edges(5, edges))
     expected = pao_fed_graph_run(CASES[name], case.environment, home, edges, case.delays.lags)
     compare(case.simulate(CASES[name], network=network), expected)

@@ -152,6 +152,7 @@ def mean_excess_risk(key, truths, ridge=None, clients=20_000):
     return risk.mean(), risk.std() / clients**0.5
 
 
+@pytest.mark.slow
 def test_exercise_2_1_least_squares_has_the_minimax_risk():
     """With Gaussian features it is noise * (1 + P / (N - P - 1)), Mourtada 2022, Theorem 1.
 
@@ -257,6 +258,7 @@ def poor_instance(seed):
     return features, targets, weights
 
 
+@pytest.mark.slow
 def test_exercise_3_9_when_the_matrix_of_gtvmin_is_invertible():
     """A connected graph and an invertible mean of the clients' matrices suffice; by components
     they are necessary.
@@ -289,6 +291,7 @@ def test_exercise_3_9_when_the_matrix_of_gtvmin_is_invertible():
     assert cases == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.slow
 def test_exercise_3_10_squares_have_a_solution_and_not_every_convex_loss():
     """1. and 3.: squares have a solution always, separable labels of logistic regression none."""
     singular = 0
@@ -516,6 +519,7 @@ def test_exercise_4_3_online_descent_reaches_the_noise_floor_of_its_schedule():
 # 4.5: the average by gradient descent on GTVMin --------------------------------------------------
 
 
+@pytest.mark.slow
 def test_exercise_4_5_gradient_descent_on_gtvmin_computes_the_average():
     """L_i(w) = (w - y_i)^2: near the average for a large alpha; with the norm as penalty, the
     average itself.
@@ -649,6 +653,7 @@ def solved(features, targets, weights, coupling):
     return np.asarray(GTVMin(Problem(features, targets, LeastSquares()), graph, coupling).solve())
 
 
+@pytest.mark.slow
 def test_exercise_8_1_an_added_edge_is_a_rank_one_change():
     """By Woodbury's formula: its ends come nearer, and however heavy it is, the solution does not
     move further than to equal models at its ends. The bounds (165) and (169) do not grow.
@@ -685,6 +690,7 @@ def test_exercise_8_1_an_added_edge_is_a_rank_one_change():
             ) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_exercise_8_1_edges_help_within_a_cluster_and_harm_between_two():
     """Ten nodes in two clusters with different models: the mean change of the squared error."""
     path = np.diag(np.ones(4), 1)
@@ -736,6 +742,7 @@ def test_exercise_10_1_gradients_do_not_distinguish_rotated_samples():
 # 10.4: robust losses -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_exercise_10_4_the_absolute_error_ignores_how_far_a_label_is():
     """The fifth of five points is above the line, and moves further up."""
     x = np.array([0.0, 1.0, 2.5, 3.2, 5.0])
