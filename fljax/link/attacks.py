@@ -594,7 +594,8 @@ def poison_features(problem: Problem, attackers: object, shift: object) -> Probl
     r"""Return the problem with the attackers' features shifted, :math:`x+\Delta x`, labels kept.
 
     A clean-label attack: an inspection of labels does not reveal it. Held-out data and tasks stay
-    clean, and the optimum is that of the poisoned problem, as in :func:`poison_labels`.
+    clean, and the optimum is that of the poisoned problem, as in :func:`poison_labels`. It plants a
+    backdoor if it moves samples of the attacker's class alone, to where a :class:`Trigger` is set.
 
     Args:
       problem: the clean problem.

@@ -390,6 +390,36 @@ def test_a_network_learns_a_backdoor_and_stays_as_good():
     assert backdoored > accuracy - 0.1
 
 
+@pytest.mark.slow
+def test_a_clean_label_attack_plants_a_backdoor_too():
+    """Jung 2025, section 10.1.2: features alone are changed. The trigger is stamped on attackers'
+    samples that have the attacker's label already, by the shift from their features.
+    """
+    data = fl.problems.softmax(jax.random.key(0), clients=5, samples=60, dim=4, classes=3)
+    clean = data.split(jax.random.key(1), test=0.4)
+    trigger = Trigger([3], 8.0)
+    attackers = first(2, 5)
+    of_target = np.asarray(clean.targets)[..., None] == 1
+    shift = np.where(of_target, trigger.stamp(clean.features) - clean.features, 0.0)
+    poisoned = poison_features(clean, attackers, shift)
+    np.testing.assert_array_equal(poisoned.targets, clean.targets)
+    mask = of_target & attackers[:, None, None]
+    expected = np.where(mask, trigger.stamp(clean.features), clean.features)
+    np.testing.assert_allclose(poisoned.features, expected, atol=1e-12)
+    metrics = ["accuracy", fl.metrics.backdoor_success(trigger, 1)]
+    ends = []
+    for features in (clean, poisoned):
+        problem = fl.problems.Model.of(features, fl.models.mlp(3, hidden=[16]), jax.random.key(2))
+        simulation = fl.Simulation(
+            problem, fl.algorithms.FedAvg(0.3, local_steps=5), metrics=metrics
+        )
+        run = fl.run(simulation, rounds=60)
+        ends.append((float(run.accuracy[-1]), float(run.backdoor_success[-1])))
+    (accuracy, chance), (backdoored, success) = ends
+    assert success > chance + 0.3
+    assert backdoored > accuracy - 0.1
+
+
 def test_images_are_stamped_by_their_flat_pixels():
     images = jnp.zeros((2, 3, 4, 4))
     corner = Trigger([14, 15], 1.0).stamp(images)

@@ -113,7 +113,7 @@ EXERCISES = {1: 4, 2: 5, 3: 15, 4: 7, 5: 9, 6: 2, 7: 1, 8: 2, 9: 5, 10: 4}
 
 
 @functools.cache
-def tests_of(file):
+def names_of_tests(file):
     tree = ast.parse((Path(__file__).parents[2] / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -125,9 +125,9 @@ def test_every_exercise_is_answered_by_a_test_that_exists_or_by_a_reason():
         if isinstance(answer, list):
             for test in answer:
                 file, name = test.split("::")
-                assert name in tests_of(file), test
+                assert name in names_of_tests(file), test
     answered = [test for answer in ANSWERS.values() if isinstance(answer, list) for test in answer]
-    here = {f"{HERE}::{name}" for name in tests_of(HERE) if name.startswith("test_exercise_")}
+    here = {f"{HERE}::{name}" for name in names_of_tests(HERE) if name.startswith("test_exercise_")}
     assert here <= set(answered)
 
 
