@@ -78,7 +78,7 @@ def answers(ran: Sequence[Page]) -> str:
             SCARCE[scarce],
             linked(advice.label),
             advice.margin,
-            ", ".join(f":doc:`{page.scenario.name}`" for page in members),
+            ", ".join(f":doc:`{name} <{name}>`" for name in (p.scenario.name for p in members)),
         ]
         for kind, trouble, scarce, advice, members in decisions.all_advice(ran)
         if advice is not None

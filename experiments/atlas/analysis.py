@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from experiments.atlas.methods import PRIVATE_VARIANTS
 from experiments.atlas.running import floats, is_complete
 from experiments.atlas.scenario import Scenario
 from fljax import statistics
@@ -58,7 +59,8 @@ def names_of_runs(result: Result) -> dict[str, tuple[str, ...]]:
     """The algorithms without those that ran as another one did, each with the names of these.
 
     An algorithm whose additional part is off equals another one: counted twice, it would displace
-    others from the ranks. The name that stands for all is of the algorithm with the fewest numbers.
+    others from the ranks. The name that stands for all is of the algorithm with the fewest numbers,
+    and not a private variant's.
     """
     groups: dict[tuple, list[str]] = {}
     for label, method in result["methods"].items():
@@ -66,8 +68,8 @@ def names_of_runs(result: Result) -> dict[str, tuple[str, ...]]:
         groups.setdefault(runs, []).append(label)
     names = {}
     for labels in groups.values():
-        numbers = [len(result["methods"][label].get("chosen", ())) for label in labels]
-        first = labels[int(np.argmin(numbers))]
+        chosen = {label: result["methods"][label].get("chosen", ()) for label in labels}
+        first = min(labels, key=lambda label: (label in PRIVATE_VARIANTS, len(chosen[label])))
         names[first] = tuple(label for label in labels if label != first)
     return {label: names[label] for label in result["methods"] if label in names}
 

@@ -67,7 +67,7 @@ TROUBLES: dict[str, Callable[[Scenario], bool]] = {
 
 #: What is scarce: by its name in the results, in words.
 SCARCE = {
-    "final": "nothing: the best end",
+    "final": "nothing (best last value)",
     **{cost: cost for cost in COSTS},
     "tuning": "trials for tuning",
 }

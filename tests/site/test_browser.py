@@ -123,6 +123,29 @@ def test_the_atlas_sorts_numbers_by_their_value(visit):
     assert values == sorted(values)
 
 
+def test_three_questions_lead_to_one_recommendation(visit):
+    page = visit("atlas/index.html")
+    chosen = {
+        "who talks to whom": "one server, one model",
+        "what goes wrong": "clients are strongly unlike",
+        "what is scarce": "trials for tuning",
+    }
+    for question, answer in chosen.items():
+        page.execute_script(
+            "const menu = [...document.querySelectorAll('.browse-bar select')]"
+            ".find(s => s.getAttribute('aria-label') === arguments[0]);"
+            "menu.value = arguments[1]; menu.dispatchEvent(new Event('change'))",
+            question,
+            answer,
+        )
+    shown = page.execute_script(
+        "return [...document.querySelector('table.browse').tBodies[0].rows]"
+        ".filter(r => !r.hidden).map(r => r.cells[3].textContent)"
+    )
+    assert len(shown) == 1
+    assert shown[0].strip() in {cls.label for cls in fl.algorithms.REGISTRY.values()}
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_gallery_filters_by_verdict_and_shows_every_picture(visit, width):
     page = visit("gallery/index.html", width)

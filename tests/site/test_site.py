@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 import fljax as fl
+from experiments.atlas.analysis import names_of_runs
 from experiments.figure import REGISTRY
 from tests.site.conftest import ROOT
 from tests.support.guides import programs
@@ -157,13 +158,29 @@ def test_every_scenario_of_the_atlas_that_was_run_has_a_page_and_its_rows(site):
     count = 1  # the heading
     for path in stored:
         result = json.loads(path.read_text(encoding="utf-8"))
+        rows = len(names_of_runs(result))
         page = (site / "atlas" / f"{path.stem}.html").read_text(encoding="utf-8")
-        assert page.count("<tr") == len(result["methods"]) + 1
-        assert page.count('<abbr title="between') <= len(result["methods"])
+        assert page.count("<tr") == rows + 1
+        assert page.count('<abbr title="between') <= rows
+        assert all(
+            f"algorithms/{fl.algorithms.REGISTRY[label].__name__}.html" in page
+            for label in result["methods"]
+        )
         assert f'href="{path.stem}.html"' in front
         assert all(why.rstrip(".").split()[0] in page for why in result["refused"].values())
-        count += len(result["methods"])
+        count += rows
     assert every.count("<tr") == count
+
+
+def test_the_atlas_begins_with_three_questions_and_has_little_prose(site):
+    front = (site / "atlas" / "index.html").read_text(encoding="utf-8")
+    head = front.partition("<thead>")[2].partition("</thead>")[0]
+    for question in ("who talks to whom", "what goes wrong", "what is scarce", "take", "margin"):
+        assert question in head
+    before = front.partition("<h1>")[2].partition("<table")[0]
+    assert len(re.sub("<[^>]+>", "", before)) < 400
+    for picture in (ROOT / "figures" / "atlas").glob("*.png"):
+        assert f"_images/{picture.name}" in front
 
 
 def test_the_site_can_be_searched(site):
