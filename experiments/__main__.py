@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 
 from experiments.errors import UsageError, exit_code
 
+#: The stored results, which version control knows: written only when told to.
 FIGURES = Path("figures")
-#: Quick results never overwrite full ones unless told to.
-QUICK_FIGURES = FIGURES / "quick"
+#: Where results go, and quick ones.
+RESULTS = Path("results")
+QUICK_RESULTS = RESULTS / "quick"
 
 EXAMPLES = {
     "list": """
@@ -21,7 +23,7 @@ EXAMPLES = {
   python -m experiments run gauthier-3.1 --quick
   python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
   python -m experiments run gauthier-3.1 --store kept
-  python -m experiments run --all --jobs 4
+  python -m experiments run --all --jobs 4 --update
 """,
     "check": """
   python -m experiments check
@@ -94,12 +96,7 @@ def parser() -> Parser:
         metavar="N",
         help="Monte-Carlo runs (default 100, with --quick 8)",
     )
-    run.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help=f"folder (default {FIGURES}, with --quick {QUICK_FIGURES})",
-    )
+    add_folders(run, FIGURES, RESULTS, QUICK_RESULTS)
     run.add_argument(
         "--store",
         type=Path,
@@ -127,6 +124,36 @@ def parser() -> Parser:
             "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
         )
     return result
+
+
+def add_folders(run: argparse.ArgumentParser, stored: Path, results: Path, quick: Path) -> None:
+    """The options of a command that says where results go."""
+    run.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help=f"folder of the results (default {results}, with --quick {quick})",
+    )
+    run.add_argument(
+        "--update",
+        action="store_true",
+        help=f"replace the stored results in {stored} (default: they stay as they are)",
+    )
+
+
+def folder_of(options: argparse.Namespace, stored: Path, results: Path, quick: Path) -> Path:
+    """Where the results of this request go.
+
+    Raises:
+      UsageError: ``--update`` with another folder or with quick results.
+    """
+    if options.update and options.out is not None:
+        raise UsageError(f"--update writes to {stored}, and --out names a folder; give one.")
+    if options.update and options.quick:
+        raise UsageError("--update replaces full results, and --quick computes few; give one.")
+    if options.update:
+        return stored
+    return options.out or (quick if options.quick else results)
 
 
 def add_recomputing(check: argparse.ArgumentParser, in_turn: str) -> None:
@@ -179,7 +206,7 @@ def answer(argv: Sequence[str] | None) -> int:
     if options.command == "run":
         if bool(options.names) == options.all:
             raise UsageError("name the figures to run, or all of them by --all alone.")
-        folder = options.out or (QUICK_FIGURES if options.quick else FIGURES)
+        folder = folder_of(options, FIGURES, RESULTS, QUICK_RESULTS)
         arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
         return commands.run(*arguments)
     if options.command == "check":

@@ -193,7 +193,8 @@ def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     except Broken as error:
         raise UsageError(str(error)) from None
     show(written)
-    print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({clock.seconds:.0f} s of computing)\n")
+    print(f"\nwritten to {folder}{os.sep}{figure.name}*  ({clock.seconds:.0f} s of computing)")
+    print(f"the picture: {folder / figure.name}.png\n")
     # Machine code of all figures together does not fit a process.
     program.cache_clear()
     jax.clear_caches()

@@ -7,16 +7,19 @@ from pathlib import Path
 
 from experiments.__main__ import (
     FIGURES,
-    QUICK_FIGURES,
+    QUICK_RESULTS,
+    RESULTS,
     Parser,
     add_command,
+    add_folders,
     add_recomputing,
     check_recomputing,
+    folder_of,
 )
 from experiments.errors import UsageError, exit_code
 
 ATLAS = FIGURES / "atlas"
-QUICK_ATLAS = QUICK_FIGURES / "atlas"
+FOLDERS = ATLAS, RESULTS / "atlas", QUICK_RESULTS / "atlas"
 
 EXAMPLES = {
     "list": """
@@ -25,7 +28,7 @@ EXAMPLES = {
     "run": """
   python -m experiments.atlas run --quick
   python -m experiments.atlas run peers-ring peers-grid --out mine
-  python -m experiments.atlas run --all
+  python -m experiments.atlas run --all --update
 """,
     "check": """
   python -m experiments.atlas check
@@ -65,13 +68,14 @@ def parser() -> Parser:
     check.add_argument("names", nargs="*", metavar="NAME", help="of --recompute (default: all)")
     add_recomputing(check, "groups of four algorithms in a scenario")
     report = command("report", "write the pages from the stored results")
-    for subcommand in (run, check, report):
+    add_folders(run, *FOLDERS)
+    for subcommand in (check, report):
         subcommand.add_argument(
             "--out",
             type=Path,
             metavar="FOLDER",
-            help=f"folder of results (default {ATLAS}"
-            + (f", with --quick {QUICK_ATLAS})" if subcommand is run else ")"),
+            default=ATLAS,
+            help="folder of results (default %(default)s)",
         )
     return result
 
@@ -90,19 +94,18 @@ def answer(argv: Sequence[str] | None) -> int:
         return commands.list_scenarios()
     if options.command == "check":
         check_recomputing(options, "scenarios")
-        folder = options.out or ATLAS
         if options.recompute:
-            return commands.recompute(options.names, options.seeds or 3, options.turn, folder)
+            return commands.recompute(options.names, options.seeds or 3, options.turn, options.out)
         if options.names:
             raise UsageError("check compares all pages; name scenarios with --recompute.")
-        return commands.check(folder)
+        return commands.check(options.out)
     if options.command == "report":
-        return commands.report(options.out or ATLAS)
+        return commands.report(options.out)
     if options.names and options.all:
         raise UsageError("name the scenarios to run, or all of them by --all alone.")
     if not (options.names or options.all or options.quick):
         raise UsageError("name the scenarios to run, or all of them by --all.")
-    folder = options.out or (QUICK_ATLAS if options.quick else ATLAS)
+    folder = folder_of(options, *FOLDERS)
     return commands.run(options.names, options.all, options.quick, folder, options.store)
 
 

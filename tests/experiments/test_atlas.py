@@ -824,6 +824,8 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
         (["run"], "name the scenarios to run, or all of them by --all"),
         (["run", "--all", "peers-ring"], "or all of them by --all alone"),
         (["run", "peers-rin"], "'peers-ring'"),
+        (["run", "peers-ring", "--update", "--quick"], "--update replaces full results"),
+        (["run", "peers-ring", "--update", "--out", "x"], "--update writes to figures/atlas"),
         (["run", "peers-ring", "--out", "/dev/null/x"], "cannot write to /dev/null/x"),
         (["report", "--out", "/nowhere"], "no folder /nowhere"),
         (["check", "--out", "/nowhere"], "no folder /nowhere"),

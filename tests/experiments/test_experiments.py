@@ -474,6 +474,10 @@ WRONG = {
             (f"run {NAME} --seeds 99999999999", "--seeds: must be an integer from 1"),
         ],
         "--out": [(f"run {NAME} --out file/folder", "cannot write to file/folder")],
+        "--update": [
+            (f"run {NAME} --update --out made", "--update writes to figures, and --out names a"),
+            (f"run {NAME} --update --quick", "--update replaces full results, and --quick"),
+        ],
         "--store": [(f"run {NAME} --store file", "cannot write to file")],
         "--jobs": [
             (f"run {NAME} --jobs 0", "--jobs: must be an integer from 1"),
