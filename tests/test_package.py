@@ -211,6 +211,22 @@ def test_the_readme_has_its_two_commands():
         assert command in block[1]
 
 
+def test_a_host_runs_the_same_commands():
+    """A host's checks and site are those of .ci/run and of the README, and a tag is a version."""
+    workflows = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    }
+    assert workflows.keys() == {"tests", "site", "release"}
+    assert "- run: .ci/run\n" in workflows["tests"]
+    (site,) = re.findall(r"<!-- docs -->\n```bash\n(.+)\n```", README)
+    assert f"- run: {site}\n" in workflows["site"]
+    for command in ("python3 -m build", "twine check --strict", "GITHUB_REF_NAME"):
+        assert command in workflows["release"]
+    for text in workflows.values():
+        assert "permissions:\n  contents: read" in text  # nothing else is allowed unless it is named
+
+
 def test_the_readmes_program_runs(monkeypatch, tmp_path):
     source = program("README")
     code = source.replace("seeds=100, rounds=200", "seeds=2, rounds=10")
