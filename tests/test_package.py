@@ -19,7 +19,7 @@ import pytest
 import fljax as fl
 from fljax.results.dataset import code_version
 from fljax.simulation.compatibility import of_the_library
-from tests.support.guides import program, text
+from tests.support.guides import program, programs, text
 
 ROOT = Path(__file__).parents[1]
 SHORT = "seeds=2, rounds=20"
@@ -223,12 +223,35 @@ def test_a_host_runs_the_same_commands():
     assert f"- run: {site}\n" in workflows["site"]
     for command in ("python3 -m build", "twine check --strict", "GITHUB_REF_NAME"):
         assert command in workflows["release"]
-    for text in workflows.values():
-        assert "permissions:\n  contents: read" in text  # nothing else is allowed unless it is named
+    for workflow in workflows.values():
+        assert (
+            "permissions:\n  contents: read" in workflow
+        )  # nothing else is allowed unless it is named
 
 
-def test_the_readmes_program_runs(monkeypatch, tmp_path):
-    source = program("README")
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_readmes_comparison_runs(monkeypatch, tmp_path):
+    """On the sample of MNIST that ships, with fewer clients and rounds."""
+    source = programs("README")[0].code
+    code = source.replace("clients=100", "clients=10").replace(
+        "rounds=50, seeds=5", "rounds=4, seeds=2"
+    )
+    assert code.count("clients=10,") == 1
+    assert code.count("rounds=4") == 1
+    monkeypatch.setattr(fl.data, "mnist", lambda download: fl.data.mnist_sample())
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert (tmp_path / "accuracy.png").exists()
+    assert {*names["compared"].table().index} == {"FedAvg", "FedProx", "SCAFFOLD"}
+    assert names["compared"].results.accuracy.sizes["round"] == 4
+
+
+def test_the_readmes_private_program_runs(monkeypatch, tmp_path):
+    source = programs("README")[1].code
     code = source.replace("seeds=100, rounds=200", "seeds=2, rounds=10")
     assert code != source
     names = {}
