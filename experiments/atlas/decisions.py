@@ -91,12 +91,12 @@ def kind_of(scenario: Scenario) -> str:
 
 def groups(pages: Sequence[Page]) -> dict[tuple[str, str], list[Page]]:
     """The scenarios of each kind in which the same goes wrong."""
-    found = {
-        (kind, trouble): [p for p in pages if kind_of(p.scenario) == kind and goes(p.scenario)]
+    members = {
+        (kind, trouble): [p for p in pages if kind_of(p.scenario) == kind and applies(p.scenario)]
         for kind in WHO
-        for trouble, goes in TROUBLES.items()
+        for trouble, applies in TROUBLES.items()
     }
-    return {key: members for key, members in found.items() if members}
+    return {key: pages_of_key for key, pages_of_key in members.items() if pages_of_key}
 
 
 def advice(pages: Sequence[Page], scarce: str) -> Advice | None:
@@ -127,35 +127,35 @@ def _by_end(pages: Sequence[Page]) -> Advice | None:
     if not best:
         return None
     label, *others = best
-    words = [f"among the best in {best[label]} of {len(pages)}", *_ahead(pages, label)]
+    clauses = [f"among the best in {best[label]} of {len(pages)}", *_ahead(pages, label)]
     if others:
-        words.append(f"next: {quoted(others[0])} ({best[others[0]]})")
-    return Advice(label, ", ".join(words))
+        clauses.append(f"next: {quoted(others[0])} ({best[others[0]]})")
+    return Advice(label, ", ".join(clauses))
 
 
 def _ahead(pages: Sequence[Page], label: str) -> list[str]:
     """How far an algorithm's last value is ahead of the best other's, the median over scenarios:
     for errors with a dB scale, and for those without.
     """
-    ahead: dict[str, list[float]] = {"dB": [], "points": []}
+    leads: dict[str, list[float]] = {"dB": [], "points": []}
     for page in pages:
         ends = {row.label: row.value[0] for row in page.rows if not row.remark}
         rivals = [end for name, end in ends.items() if name != label]
         if label in ends and rivals:
             difference = min(rivals) - ends[label]
             is_decibel = METRICS[page.scenario.metric].decibel
-            ahead["dB" if is_decibel else "points"].append(difference * (1 if is_decibel else 100))
-    words = []
-    for unit, differences in ahead.items():
+            leads["dB" if is_decibel else "points"].append(difference * (1 if is_decibel else 100))
+    clauses = []
+    for unit, differences in leads.items():
         if not differences:
             continue
         median = float(np.median(differences))
         if abs(median) < LEVEL:
-            words.append(f"level with the best other in {unit}")
+            clauses.append(f"level with the best other in {unit}")
         else:
             side = "ahead of" if median > 0 else "behind"
-            words.append(f"{abs(median):.1f} {unit} {side} the best other")
-    return words
+            clauses.append(f"{abs(median):.1f} {unit} {side} the best other")
+    return clauses
 
 
 def _by_cost(pages: Sequence[Page], cost: str) -> Advice | None:
@@ -170,17 +170,19 @@ def _by_cost(pages: Sequence[Page], cost: str) -> Advice | None:
                 multiples.setdefault(row.label, []).append(row.cost[cost] / least)
     if not multiples:
         return None
-    mean = {label: float(np.exp(np.mean(np.log(many)))) for label, many in multiples.items()}
+    mean = {label: float(np.exp(np.mean(np.log(ratios)))) for label, ratios in multiples.items()}
     ordered = sorted(mean, key=lambda label: (-len(multiples[label]), mean[label]))
     label = ordered[0]
     arrivals = len(multiples[label])
-    words = [] if arrivals == len(pages) else [f"arrives in {arrivals} of {len(pages)}"]
+    clauses = [] if arrivals == len(pages) else [f"arrives in {arrivals} of {len(pages)}"]
     rivals = [name for name in ordered[1:] if len(multiples[name]) == arrivals]
     if rivals:
-        words.append(f"{quoted(rivals[0])} needs {mean[rivals[0]] / mean[label]:.2g} times as many")
+        clauses.append(
+            f"{quoted(rivals[0])} needs {mean[rivals[0]] / mean[label]:.2g} times as many"
+        )
     else:
-        words.append("no other arrives as often")
-    return Advice(label, ", ".join(words))
+        clauses.append("no other arrives as often")
+    return Advice(label, ", ".join(clauses))
 
 
 def _by_slack(pages: Sequence[Page]) -> Advice | None:
@@ -197,7 +199,7 @@ def _by_slack(pages: Sequence[Page]) -> Advice | None:
         for label, count in best.items()
         if count == most
     }
-    medians = {label: float(np.median(many)) for label, many in slack.items() if many}
+    medians = {label: float(np.median(values)) for label, values in slack.items() if values}
     if not medians:
         return None
     label = max(medians, key=medians.__getitem__)

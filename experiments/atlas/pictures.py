@@ -17,7 +17,7 @@ from fljax import statistics
 from fljax._core.storage import replace_file
 from fljax.plotting.house_style import look_of
 
-#: How many algorithms a profile has.
+#: How ratios algorithms a profile has.
 DRAWN = 8
 
 #: A kind with fewer scenarios has no picture: a profile of one is that scenario's table.
@@ -99,9 +99,9 @@ def places(pages: Sequence[Page]) -> dict[str, tuple[float, float]]:
             if np.isfinite(row.cost["rounds"]):
                 multiples.setdefault(row.label, []).append(row.cost["rounds"] / least)
     return {
-        label: (float(np.exp(np.mean(np.log(many)))), float(np.mean(positions[label])))
-        for label, many in multiples.items()
-        if 2 * len(many) >= len(positions[label]) and 2 * len(positions[label]) >= len(pages)
+        label: (float(np.exp(np.mean(np.log(ratios)))), float(np.mean(positions[label])))
+        for label, ratios in multiples.items()
+        if 2 * len(ratios) >= len(positions[label]) and 2 * len(positions[label]) >= len(pages)
     }
 
 

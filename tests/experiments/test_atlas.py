@@ -613,11 +613,11 @@ def test_the_stored_pages_are_of_the_stored_results(capsys):
 
 def test_every_scenario_has_its_place_in_the_recommendations():
     """Each is of a kind, and something goes wrong in it or nothing does."""
-    for trouble, goes in decisions.TROUBLES.items():
-        assert any(map(goes, SCENARIOS.values())), trouble
+    for trouble, applies in decisions.TROUBLES.items():
+        assert any(map(applies, SCENARIOS.values())), trouble
     for each in SCENARIOS.values():
         assert decisions.kind_of(each) in decisions.WHO
-        count = sum(goes(each) for goes in decisions.TROUBLES.values())
+        count = sum(applies(each) for applies in decisions.TROUBLES.values())
         badly = decisions.TROUBLES["bad conditioning"](each)
         assert count == 1 + badly, each.name
 
