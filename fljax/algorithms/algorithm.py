@@ -131,7 +131,8 @@ class Algorithm:
 
     Attributes:
       label: its name in the literature; by default the name of the class.
-      reference: key into ``references.bib``.
+      reference: a key of ``references.bib``, or several: the work that introduced it first, then
+        the ones that the implementation follows; see :func:`fljax.citation`.
       needs: its requirements and supported features.
       waiting: fields of the state that hold a peer's received data. Messages sent to it while it is
         unavailable are kept there; all other fields of an unavailable peer keep their values.
@@ -196,7 +197,7 @@ class Algorithm:
     """
 
     label: ClassVar[str] = "an algorithm"
-    reference: ClassVar[str | None] = None
+    reference: ClassVar[str | tuple[str, ...] | None] = None
     needs: ClassVar[Needs]
     waiting: ClassVar[tuple[str, ...]] = ()
     hears_itself: ClassVar[bool] = True
@@ -350,13 +351,16 @@ T = TypeVar("T", bound=type[Algorithm])
 
 @checked
 def algorithm(
-    label: str, reference: str, needs: Needs, also: Mapping[str, str] = MappingProxyType({})
+    label: str,
+    reference: str | tuple[str, ...],
+    needs: Needs,
+    also: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[T], T]:
     """Register a class as the algorithm that the literature calls ``label``.
 
     Args:
       label: its name.
-      reference: key into ``references.bib``.
+      reference: a key of ``references.bib``, or several, as of :class:`Algorithm`.
       needs: its requirements and supported features.
       also: other names of it, and of its special cases, each with how the arguments are to be
         chosen, such as ``"with batches="``; empty if they are free.

@@ -61,12 +61,12 @@ class Aggregator:
     """A rule that combines received messages; subclass it to define your own.
 
     Attributes:
-      reference: key of ``references.bib``.
+      reference: a key of ``references.bib``, or several; see :func:`fljax.citation`.
       withstands_weights: whether the attackers that it withstands are those with less than half of
         the weights, instead of a number of them.
     """
 
-    reference: ClassVar[str | None] = None
+    reference: ClassVar[str | tuple[str, ...] | None] = None
     withstands_weights: ClassVar[bool] = False
 
     def check(self, fewest: int) -> None:
@@ -361,7 +361,7 @@ class TrimmedMean(_OrderStatistics):
       3.0
 
     Reference:
-      Yin et al. 2018, Definition 2; Jung 2025, (189).
+      Yin et al. 2018, Definition 2. See also Jung 2025, (189).
     """
 
     reference: ClassVar[str | None] = "yin2018"
@@ -404,10 +404,10 @@ class WinsorizedMean(_OrderStatistics):
       3.0
 
     Reference:
-      Jung 2025, (188), with thresholds from order statistics.
+      Dixon 1960; Jung 2025, (188), with thresholds from order statistics.
     """
 
-    reference: ClassVar[str | None] = "jung2025"
+    reference: ClassVar[str | tuple[str, ...] | None] = ("dixon1960", "jung2025")
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -823,7 +823,7 @@ class NormClipping(Aggregator):
     """
 
     radius: Float[Array, ""] | float
-    reference: ClassVar[str | None] = "sun2019"
+    reference: ClassVar[str | tuple[str, ...] | None] = ("sun2019", "he2022")
 
     def validate(self) -> None:
         checks.positive("radius", self.radius)

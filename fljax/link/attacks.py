@@ -161,11 +161,11 @@ class Attack:
       ValueError: neither a vector nor a square matrix; no honest client.
 
     Attributes:
-      reference: key of ``references.bib``.
+      reference: a key of ``references.bib``, or several; see :func:`fljax.citation`.
     """
 
     attackers: Annotated[Array, "clients, or clients clients"] = field(converter=as_given)
-    reference: ClassVar[str | None] = None
+    reference: ClassVar[str | tuple[str, ...] | None] = None
 
     def validate(self) -> None:
         object.__setattr__(self, "attackers", _mask(self.attackers, links=True))

@@ -11,7 +11,7 @@ Besides those of its scope, a mechanism may declare:
 * ``gaussian_noise``: see :func:`fljax.privacy.notions.is_gaussian`;
 * ``refuses``: the parts of a :class:`~fljax.Simulation` that its account does not cover, each with
   a reason, as the end of the sentence "it has no account for ...";
-* ``reference``: a key of ``references.bib``;
+* ``reference``: a key of ``references.bib``, or a tuple of keys;
 * ``promise``: a :class:`Promise`; every mechanism of the library has one.
 """
 

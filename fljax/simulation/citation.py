@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import re
 from importlib import resources
-from typing import Any
 
 from fljax._core import checks
 from fljax.privacy import ZCDP, ApproximateDP
@@ -25,7 +24,8 @@ def citation(subject: Simulation | type | object | str) -> str:
     Args:
       subject: a :class:`~fljax.Simulation`; an algorithm, aggregator or attack (class or
         instance); or a key of ``references.bib``. The class attribute ``reference`` of a part is
-        such a key; of one of your own, also an entry of BibTeX.
+        such a key, or a tuple of keys: the work that introduced it first, then the ones that the
+        implementation follows. Instead of a key, a part of your own may state an entry of BibTeX.
 
     Raises:
       TypeError: something that has no reference.
@@ -41,30 +41,31 @@ def citation(subject: Simulation | type | object | str) -> str:
       @misc{me, title = {Mine}}
     """
     if isinstance(subject, Simulation):
-        keys = [_reference(subject.algorithm), *_PRIVACY.get(type(subject.privacy), ())]
+        keys = [*_references(subject.algorithm), *_PRIVACY.get(type(subject.privacy), ())]
         parts = (getattr(subject, field.name) for field in dataclasses.fields(subject))  # pyright: ignore[reportArgumentType]
-        keys += [key for part in parts if isinstance(key := _class_reference(part), str)]
+        keys += [key for part in parts for key in _class_references(part)]
     elif isinstance(subject, str):
         keys = [subject]
     else:
-        keys = [_reference(subject)]
+        keys = _references(subject)
     return "\n\n".join(_entry(key) for key in dict.fromkeys(keys))
 
 
-def _class_reference(part: object) -> Any:
+def _class_references(part: object) -> tuple[str, ...]:
     """The class attribute; the field of an instance would be something else."""
-    return getattr(part if isinstance(part, type) else type(part), "reference", None)
+    value = getattr(part if isinstance(part, type) else type(part), "reference", None)
+    keys = value if isinstance(value, tuple) else (value,)
+    return keys if all(isinstance(key, str) for key in keys) else ()
 
 
-def _reference(part: object) -> str:
-    reference = _class_reference(part)
-    if isinstance(reference, str):
-        return reference
+def _references(part: object) -> tuple[str, ...]:
+    if references := _class_references(part):
+        return references
     name = part.__name__ if isinstance(part, type) else type(part).__name__
     if hasattr(part, "reference"):
         raise TypeError(
             f"{name} states no reference; give its class the attribute `reference`, a key of "
-            "references.bib or an entry of BibTeX."
+            "references.bib, an entry of BibTeX or a tuple of these."
         )
     raise TypeError(f"nothing to cite for {checks.shown(part)}; pass a simulation or an algorithm.")
 

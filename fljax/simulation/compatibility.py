@@ -700,4 +700,4 @@ def _check_mechanism(privacy: object) -> None:
 def source(algorithm: type[Algorithm]) -> str:
     """The first reference of the docstring."""
     _, _, text = (algorithm.__doc__ or "").partition("Reference:")
-    return re.split("; |, lines? ", " ".join(text.split()))[0].rstrip(".")
+    return re.split(r"; |\. See also ", " ".join(text.split()))[0].rstrip(".")

@@ -37,7 +37,7 @@ class GraphFedAvgState(NamedTuple):
 
 @algorithm(
     "GFL, gradient",
-    "rizk2023",
+    ("rizk2021", "rizk2023"),
     Needs(
         Federation,
         privacy=("message",),
@@ -75,7 +75,7 @@ class GraphFedAvg(Algorithm):
         accounting is for all samples.
 
     Reference:
-      Rizk 2023, (3.3)-(3.8).
+      Rizk & Sayed 2021; Rizk 2023, (3.3)-(3.8).
     """
 
     step_size: Schedule = field(converter=as_schedule)

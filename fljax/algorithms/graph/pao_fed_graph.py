@@ -28,7 +28,7 @@ class PAOFedGraphState(NamedTuple):
 
 @algorithm(
     "PAO-Fed, graph",
-    "gauthier2024",
+    ("gauthier2023pao", "gauthier2024"),
     Needs(Federation, data="stream", absent=True, late=True, averages=True),
 )
 @module
@@ -78,7 +78,7 @@ class PAOFedGraph(Algorithm):
       (6, 4)
 
     Reference:
-      Gauthier 2024, P4, section VI (future work); (4.5)-(4.14).
+      Gauthier et al. 2023 (PAO-Fed), section VI (future work); Gauthier 2024, (4.5)-(4.14).
     """
 
     step_size: Schedule = field(converter=as_schedule)

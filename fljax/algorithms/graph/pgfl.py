@@ -48,7 +48,7 @@ def as_inter_cluster(value: Any) -> Callable[..., Any]:
     return value
 
 
-@algorithm("PGFL", "gauthier2023", NEEDS)
+@algorithm("PGFL", ("gauthier2023", "gauthier2024"), NEEDS)
 @module
 class PGFL(Algorithm):
     r"""Personalized graph federated learning, with or without privacy.
@@ -109,7 +109,7 @@ class PGFL(Algorithm):
         round than a server has.
 
     Reference:
-      Gauthier 2024, Algorithms 4 and 5, (5.4)-(5.12); Gauthier et al. 2023, (4)-(12).
+      Gauthier et al. 2023 (PGFL), (4)-(12); Gauthier 2024, Algorithms 4 and 5, (5.4)-(5.12).
     """
 
     penalty: Float[Array, ""] | float
@@ -222,7 +222,7 @@ class PGFL(Algorithm):
         return gap.gradient / (self.penalty + strong_convexity(problem))
 
 
-@algorithm("GFL", "gauthier2023", NEEDS)
+@algorithm("GFL", ("rizk2021", "gauthier2023", "gauthier2024"), NEEDS)
 @module
 class GFL(PGFL):
     r"""Graph federated learning of one common model: :class:`PGFL` with :math:`Q=1`.
@@ -232,7 +232,7 @@ class GFL(PGFL):
     the same task by gradient steps.
 
     Reference:
-      Gauthier 2024, section 5.4; Gauthier et al. 2023.
+      Rizk & Sayed 2021, by gradient steps; Gauthier et al. 2023 (PGFL); Gauthier 2024, section 5.4.
     """
 
     personalized: ClassVar[bool] = False
@@ -249,7 +249,7 @@ class GFL(PGFL):
             )
 
 
-@algorithm("ClusterFL", "gauthier2023", NEEDS)
+@algorithm("ClusterFL", ("ouyang2021", "gauthier2023", "gauthier2024"), NEEDS)
 @module
 class ClusterFL(PGFL):
     r"""Clustered federated learning at each server separately: :class:`PGFL` without edges.
@@ -258,7 +258,8 @@ class ClusterFL(PGFL):
     has no server graph (line 1509; the curve :math:`\mathcal E=\emptyset` of the arXiv version).
 
     Reference:
-      Gauthier 2024, section 5.4; Gauthier et al. 2023.
+      Ouyang et al. 2021, who learn the clusters as well; Gauthier et al. 2023 (PGFL); Gauthier
+      2024, section 5.4.
     """
 
     cooperative: ClassVar[bool] = False

@@ -98,7 +98,7 @@ class Discovering(PGFL):
 
 @algorithm(
     "PGFL, by loss",
-    "gauthier2024",
+    ("ghosh2020", "gauthier2024"),
     Needs(Federation, absent=True, averages=True, minimizer=True),
 )
 @module
@@ -135,7 +135,7 @@ class PGFLByLoss(Discovering):
       1.0
 
     Reference:
-      Gauthier 2024, chapter 7; Ghosh et al. 2020, Algorithm 1.
+      Ghosh et al. 2020, Algorithm 1, for the choice; Gauthier 2024, chapter 7.
     """
 
     received: ClassVar[int | None] = None

@@ -33,7 +33,7 @@ class PGFLSingleStepState(NamedTuple):
 
 @algorithm(
     "PGFL, single step",
-    "gauthier2023",
+    ("gauthier2023", "gauthier2024"),
     Needs(Federation, absent=True, averages=True, minimizer=True),
 )
 @module
@@ -70,7 +70,7 @@ class PGFLSingleStep(Algorithm):
       ValueError: an inter-cluster parameter outside [0, 1].
 
     Reference:
-      Gauthier 2024, (5.6)-(5.7); Gauthier et al. 2023, (6)-(7).
+      Gauthier et al. 2023 (PGFL), (6)-(7); Gauthier 2024, (5.6)-(5.7).
     """
 
     penalty: Float[Array, ""] | float

@@ -25,7 +25,7 @@ class NetworkedADMMState(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("ADMM", "gauthier2024", Needs(minimizer=True))
+@algorithm("ADMM", ("schizas2008", "shi2014", "gauthier2024"), Needs(minimizer=True))
 @module
 class NetworkedADMM(Algorithm):
     r"""Distributed consensus ADMM with an exact primal step.
@@ -51,6 +51,7 @@ class NetworkedADMM(Algorithm):
       ValueError: a privacy budget (use P-ADMM), or a problem that clips gradients.
 
     Reference:
+      Schizas, Ribeiro & Giannakis 2008, for estimation; Shi et al. 2014, for any convex objectives;
       Gauthier 2024, (3.4).
     """
 
@@ -101,7 +102,7 @@ class NetworkedADMM(Algorithm):
 
 @algorithm(
     "P-ADMM",
-    "ding2019",
+    ("ding2019", "gauthier2024"),
     Needs(privacy=("message",), minimizer=True, smooth=True),
 )
 @module

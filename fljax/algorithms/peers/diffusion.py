@@ -85,7 +85,7 @@ class _Private(_Strategy):
 
 @algorithm(
     "Consensus",
-    "rizk2023",
+    ("nedic2009", "lian2017", "rizk2023"),
     Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
     {"DGD": "", "D-PSGD": "with batches="},
 )
@@ -123,7 +123,7 @@ class Consensus(_Strategy):
       >>> d_psgd = fl.algorithms.Consensus(0.1, batches=fl.batches.Uniform(1))
 
     Reference:
-      Rizk 2023, (1.32)-(1.33); Nedić & Ozdaglar 2009, (3); Lian et al. 2017, Algorithm 1.
+      Nedić & Ozdaglar 2009, (3); Lian et al. 2017, Algorithm 1 (D-PSGD); Rizk 2023, (1.32)-(1.33).
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -139,7 +139,7 @@ DGD = Consensus
 
 @algorithm(
     "CTA",
-    "rizk2023",
+    ("lopes2008", "chen2012", "rizk2023"),
     Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
 )
 @module
@@ -154,7 +154,8 @@ class CTA(_Strategy):
     Args and Raises: as for :class:`Consensus`.
 
     Reference:
-      Rizk 2023, (1.34)-(1.35).
+      Lopes & Sayed 2008, for least mean squares; Chen & Sayed 2012, for other objectives; Rizk
+      2023, (1.34)-(1.35).
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -166,7 +167,7 @@ class CTA(_Strategy):
 
 @algorithm(
     "ATC",
-    "rizk2023",
+    ("cattivelli2010", "chen2012", "rizk2023"),
     Needs(
         data="any",
         privacy=("message",),
@@ -192,7 +193,8 @@ class ATC(_Private):
     Args and Raises: as for :class:`Consensus`.
 
     Reference:
-      Rizk 2023, (1.36)-(1.37).
+      Cattivelli & Sayed 2010, for least mean squares; Chen & Sayed 2012, for other objectives; Rizk
+      2023, (1.36)-(1.37).
     """
 
     mixing: Weights = field(converter=partial(as_weights, "mixing"), default="metropolis")
@@ -203,7 +205,9 @@ class ATC(_Private):
 
 
 @algorithm(
-    "Diffusion, general", "rizk2023", Needs(data="any", averages=True, changing=True, directed=True)
+    "Diffusion, general",
+    ("tu2012", "rizk2023"),
+    Needs(data="any", averages=True, changing=True, directed=True),
 )
 @module
 class Diffusion(_Strategy):
@@ -231,7 +235,7 @@ class Diffusion(_Strategy):
       ValueError: no weights at all, an unknown rule; weights that do not fit the graph.
 
     Reference:
-      Rizk 2023, (1.38)-(1.40), and (4.21)-(4.23).
+      Tu & Sayed 2012, for least mean squares; Rizk 2023, (1.38)-(1.40), and (4.21)-(4.23).
     """
 
     before: Weights | None = field(converter=partial(as_weights, "before"), default=None)

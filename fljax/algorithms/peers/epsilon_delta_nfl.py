@@ -6,7 +6,9 @@ from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 
 
 @algorithm(
-    "(eps,delta)DP-NFL", "gauthier2024", Needs(privacy=("message",), budget=("epsilon", "delta"))
+    "(eps,delta)DP-NFL",
+    ("gauthier2023nfl", "gauthier2024"),
+    Needs(privacy=("message",), budget=("epsilon", "delta")),
 )
 @module
 class EpsilonDeltaNFL(ZCDPNFL):
@@ -18,5 +20,5 @@ class EpsilonDeltaNFL(ZCDPNFL):
     the accounting and in the allocation of the budget over the rounds.
 
     Reference:
-      Gauthier 2024, section 3.4.
+      Gauthier et al. 2023 (zCDP-NFL), section 5; Gauthier 2024, section 3.4.
     """

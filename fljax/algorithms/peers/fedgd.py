@@ -48,7 +48,7 @@ def _as_steps(value: object) -> Schedule | Array:
     return steps
 
 
-@algorithm("FedGD", "jung2025", NetworkedIteration.needs)
+@algorithm("FedGD", ("chen2014", "jung2025"), NetworkedIteration.needs)
 @module
 class FedGD(Coupled):
     r"""Federated gradient descent of every node on its loss and the coupling to its neighbors.
@@ -85,7 +85,8 @@ class FedGD(Coupled):
       True
 
     Reference:
-      Jung 2025, Algorithms 4 and 5, (110).
+      Chen, Richard & Sayed 2014, for least mean squares with one node a cluster; Jung 2025,
+      Algorithms 4 and 5, (110).
     """
 
     coupling: Annotated[Array, "*parameters"] = field(converter=as_given)
@@ -153,7 +154,7 @@ class _Oracle:
         return self.function(key, problem, models)
 
 
-@algorithm("FedSGD, networked", "jung2025", NetworkedIteration.needs)
+@algorithm("FedSGD, networked", ("chen2014", "jung2025"), NetworkedIteration.needs)
 @module
 class NetworkedFedSGD(FedGD):
     r"""Networked stochastic gradient descent: :class:`FedGD` with estimates of the gradients.
@@ -179,7 +180,8 @@ class NetworkedFedSGD(FedGD):
       ValueError: as for :class:`FedGD`; both batches and an oracle, or neither.
 
     Reference:
-      Jung 2025, Algorithms 6 and 7, (113).
+      Chen, Richard & Sayed 2014, for least mean squares with one node a cluster; Jung 2025,
+      Algorithms 6 and 7, (113).
     """
 
     coupling: Annotated[Array, "*parameters"] = field(converter=as_given)

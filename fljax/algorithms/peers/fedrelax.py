@@ -37,7 +37,7 @@ class CoupledFactors(NamedTuple):
 
 @algorithm(
     "FedRelax",
-    "jung2025",
+    ("abdurakhmanova2023", "jung2025"),
     Needs(absent=True, late=True, averages=True, changing=True, minimizer=True),
 )
 @module
@@ -107,7 +107,8 @@ class FedRelax(Coupled):
       (True, True)
 
     Reference:
-      Jung 2025, Algorithm 11, (123), and (132), (170), (172), (175).
+      Abdurakhmanova, SarcheshmehPour & Jung 2023; Jung 2025, Algorithm 11, (123), and (132), (170),
+      (172), (175).
     """
 
     coupling: Annotated[Array, "*parameters"] = field(converter=as_given)

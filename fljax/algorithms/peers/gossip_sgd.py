@@ -68,7 +68,7 @@ def random_matching(
     return pairs, shared > 0
 
 
-@algorithm("Gossip SGD", "boyd2006", Needs(data="any", absent=True, changing=True))
+@algorithm("Gossip SGD", ("ram2009", "boyd2006"), Needs(data="any", absent=True, changing=True))
 @module
 class GossipSGD(Descending):
     r"""Gossip SGD: a gradient step of each peer, then pairwise averages over a random matching.
@@ -96,7 +96,8 @@ class GossipSGD(Descending):
       ValueError: a step size that is not positive, batches that cannot be drawn.
 
     Reference:
-      Boyd et al. 2006.
+      Sundhar Ram, Nedić & Veeravalli 2009, whose pairs average before their gradient steps; Boyd et
+      al. 2006, for the averages.
     """
 
     def init(self, problem: Problem | Stream, network: Graph) -> GossipSGDState:

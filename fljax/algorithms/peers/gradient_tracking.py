@@ -122,7 +122,7 @@ class DIGing(_Joined):
 
 @algorithm(
     "ATC tracking",
-    "dilorenzo2016",
+    ("dilorenzo2016", "sun2022"),
     Needs(data="any", changing=True, directed=True),
     {"NEXT": "", "SONATA": "", "DSGT": "with batches="},
 )
@@ -143,7 +143,7 @@ class ATCTracking(_Joined):
     Args and Raises: as for :class:`DIGing`.
 
     Reference:
-      Di Lorenzo & Scutari 2016, Algorithm 1 (NEXT); Sun, Daneshmand & Scutari 2022.
+      Di Lorenzo & Scutari 2016, Algorithm 1 (NEXT); Sun, Daneshmand & Scutari 2022 (SONATA).
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:

@@ -21,7 +21,7 @@ from fljax.problems.solvers import strong_convexity
 
 @algorithm(
     "Model-agnostic FedRelax",
-    "jung2025",
+    ("abdurakhmanova2023", "jung2025"),
     Needs(absent=True, late=True, averages=True, minimizer=True, quadratic=True),
 )
 @module
@@ -82,7 +82,7 @@ class ModelAgnosticFedRelax(OnTestSet):
       True
 
     Reference:
-      Jung 2025, Algorithm 12, (124), with (64)-(66).
+      Abdurakhmanova, SarcheshmehPour & Jung 2023; Jung 2025, Algorithm 12, (124), with (64)-(66).
     """
 
     coupling: Float[Array, ""] | float

@@ -34,7 +34,7 @@ class NPFLState(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("NPFL", "gauthier2023rl", Needs(minimizer=True))
+@algorithm("NPFL", ("gauthier2023rl", "gauthier2024"), Needs(minimizer=True))
 @module
 class NPFL(Algorithm):
     r"""ADMM among neighbors of the same cluster, with inter-cluster learning from the others.
@@ -71,7 +71,7 @@ class NPFL(Algorithm):
       ValueError: an inter-cluster parameter outside [0, 1].
 
     Reference:
-      Gauthier 2024, (6.2)-(6.6) and (6.11).
+      Gauthier et al. 2023 (NPFed-RL); Gauthier 2024, (6.2)-(6.6) and (6.11).
     """
 
     penalty: Float[Array, ""] | float

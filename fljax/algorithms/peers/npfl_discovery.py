@@ -159,7 +159,7 @@ class Choosing(Algorithm):
         return total / jnp.maximum(count, 1)[..., None], count > 0
 
 
-@algorithm("NPFL, by loss", "gauthier2024", NEEDS)
+@algorithm("NPFL, by loss", ("ghosh2020", "gauthier2024"), NEEDS)
 @module
 class NPFLByLoss(Choosing):
     r"""NPFL in which each client chooses the cluster whose model has the smallest loss on its data.
@@ -195,7 +195,7 @@ class NPFLByLoss(Choosing):
       1.0
 
     Reference:
-      Gauthier 2024, chapter 7, on (6.2)-(6.6); Ghosh et al. 2020.
+      Ghosh et al. 2020, Algorithm 1, for the choice; Gauthier 2024, chapter 7, on (6.2)-(6.6).
     """
 
     def misfit(self, problem: Problem, model: Array, means: Array) -> Array:

@@ -107,7 +107,7 @@ class RandomProbe(Policy):
         return tau - self.step_size * jnp.sign(cost(tau + probe) - cost(tau)) * probe
 
 
-@algorithm("NPFL-RL", "gauthier2023rl", Needs(quadratic=True, validation=True))
+@algorithm("NPFL-RL", ("gauthier2023rl", "gauthier2024"), Needs(quadratic=True, validation=True))
 @module
 class NPFLRL(Algorithm):
     r"""Networked personalized learning with inter-cluster learning by reinforcement learning.
@@ -137,7 +137,7 @@ class NPFLRL(Algorithm):
         gradients.
 
     Reference:
-      Gauthier 2024, Algorithm 6, (6.7)-(6.14).
+      Gauthier et al. 2023 (NPFed-RL), Algorithm 1; Gauthier 2024, Algorithm 6, (6.7)-(6.14).
     """
 
     penalty: Float[Array, ""] | float

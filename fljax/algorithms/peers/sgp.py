@@ -24,7 +24,7 @@ class SGPState(NamedTuple):
     pushed: Array  # [K, D + 1]  v_k and its weight u_k
 
 
-@algorithm("SGP", "assran2019", Needs(data="any", changing=True, directed=True))
+@algorithm("SGP", ("nedic2016", "assran2019"), Needs(data="any", changing=True, directed=True))
 @module
 class SGP(Descending):
     r"""Stochastic gradient push on directed graphs (SGP).
@@ -70,7 +70,7 @@ class SGP(Descending):
       20
 
     Reference:
-      Assran et al. 2019, Algorithm 1; Nedic and Olshevsky 2016.
+      Nedić & Olshevsky 2016; Assran et al. 2019, Algorithm 1.
     """
 
     shares: Annotated[Array, "clients clients"] | None = field(

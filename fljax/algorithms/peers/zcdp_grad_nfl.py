@@ -27,7 +27,7 @@ class ZCDPGradNFLState(NamedTuple):
 
 @algorithm(
     "zCDP-grad-NFL",
-    "nedic2009",
+    ("nedic2009", "gauthier2024"),
     Needs(
         data="any",
         privacy=("message",),
@@ -63,7 +63,7 @@ class ZCDPGradNFL(Algorithm):
       ValueError: an unknown rule; weights or parameters of a rule that do not fit the graph.
 
     Reference:
-      Nedic and Ozdaglar 2009, (3); Gauthier 2024, section 3.4.
+      Nedić & Ozdaglar 2009, (3), without privacy; Gauthier 2024, section 3.4.
     """
 
     step_size: Schedule = field(converter=as_schedule)

@@ -24,7 +24,7 @@ class ZCDPNFLState(NamedTuple):
     dual: Array  # [K, D]  gamma_k
 
 
-@algorithm("zCDP-NFL", "gauthier2024", Needs(privacy=("message",)))
+@algorithm("zCDP-NFL", ("gauthier2023nfl", "gauthier2024"), Needs(privacy=("message",)))
 @module
 class ZCDPNFL(Algorithm):
     r"""Zero-concentrated differentially private networked federated learning (zCDP-NFL).
@@ -71,7 +71,7 @@ class ZCDPNFL(Algorithm):
       True
 
     Reference:
-      Gauthier 2024, Algorithm 2 (P2, (7)-(9)); Lemma I (3.12).
+      Gauthier et al. 2023 (zCDP-NFL), (7)-(9); Gauthier 2024, Algorithm 2, Lemma I (3.12).
     """
 
     penalty: Float[Array, ""] | float

@@ -28,7 +28,7 @@ class FineTunedFedAvgState(NamedTuple):
 
 @algorithm(
     "FedAvg-FT",
-    "collins2022",
+    ("wang2019", "collins2022", "mcmahan2017"),
     AVERAGED,
 )
 @module
@@ -55,7 +55,8 @@ class FineTunedFedAvg(Algorithm):
       ValueError: no fine-tuning steps, which would be the solver itself.
 
     Reference:
-      Collins et al. 2022; the rounds are McMahan et al. 2017, Algorithm 1.
+      Wang et al. 2019; Collins et al. 2022, for its analysis; McMahan et al. 2017, Algorithm 1, for
+      the rounds.
     """
 
     solver: FedAvg

@@ -25,7 +25,7 @@ class ConventionalFLState(NamedTuple):
 
 @algorithm(
     "FL",
-    "gauthier2024",
+    ("mcmahan2017", "gauthier2024"),
     Needs(
         None,
         data="any",
@@ -56,7 +56,7 @@ class ConventionalFL(ReleasesModel, Algorithm):
       local_steps: gradient steps per round, >= 1.
 
     Reference:
-      Gauthier 2024, Algorithm 1; McMahan et al. 2017.
+      McMahan et al. 2017, Algorithm 1; Gauthier 2024, Algorithm 1.
     """
 
     step_size: Schedule = field(converter=as_schedule)

@@ -85,7 +85,7 @@ class FedAvg(ReleasesModel, Averaging):
         ``normalized`` with an optimizer, ``keeps_optimizer`` without.
 
     Reference:
-      McMahan et al. 2017, Algorithm 1; Rizk 2023, (1.26)-(1.31).
+      McMahan et al. 2017, Algorithm 1. See also Rizk 2023, (1.26)-(1.31).
     """
 
     normalized: bool = static(default=False)

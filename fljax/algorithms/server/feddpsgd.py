@@ -31,7 +31,7 @@ class FedDPSGDState(NamedTuple):
 
 @algorithm(
     "DP-SGD",
-    "abadi2016",
+    ("abadi2016", "mcmahan2017"),
     Needs(
         None,
         privacy=("gradient",),

@@ -31,7 +31,7 @@ class ExactFedProxState(NamedTuple):
 
 @algorithm(
     "FedProx, exact",
-    "jung2025",
+    ("li2020prox", "jung2025"),
     Needs(
         None,
         absent=True,
@@ -84,7 +84,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
       True
 
     Reference:
-      Jung 2025, Algorithm 10, (119)-(120).
+      Li et al. 2020, Algorithm 2, with exact minimization; Jung 2025, Algorithm 10, (119)-(120).
     """
 
     step_size: Float[Array, ""] | float

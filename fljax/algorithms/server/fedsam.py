@@ -24,7 +24,7 @@ class FedSAMState(NamedTuple):
 
 @algorithm(
     "FedSAM",
-    "qu2022",
+    ("qu2022", "caldarola2022"),
     AVERAGED_PRIVATELY,
 )
 @module

@@ -68,7 +68,7 @@ class _LocalResult(NamedTuple):
 
 @algorithm(
     "ISFedAvg",
-    "rizk2023",
+    ("rizk2022", "rizk2023"),
     Needs(None, absent=False, averages=True, uploads=("models", "updates"), masked=True),
 )
 @module
@@ -123,7 +123,7 @@ class ISFedAvg(Algorithm):
       ValueError: more participants than clients, a batch larger than the smallest client's samples.
 
     Reference:
-      Rizk 2023, Algorithm 2.1, (2.10)-(2.11) and (2.46)-(2.54).
+      Rizk, Vlaski & Sayed 2022; Rizk 2023, Algorithm 2.1, (2.10)-(2.11) and (2.46)-(2.54).
     """
 
     step_size: Schedule = field(converter=as_schedule)

@@ -27,7 +27,7 @@ class OnlineFedState(NamedTuple):
 
 @algorithm(
     "Online-Fed",
-    "gauthier2024",
+    ("mcmahan2017", "gauthier2023pao"),
     Needs(
         None,
         data="stream",
@@ -62,7 +62,8 @@ class OnlineFed(Algorithm):
       aggregation: as above.
 
     Reference:
-      Gauthier 2024, P4 (4)-(6).
+      McMahan et al. 2017, Algorithm 1, with one step on the newest sample; Gauthier et al. 2023
+      (PAO-Fed), (4)-(6).
     """
 
     step_size: Schedule = field(converter=as_schedule)

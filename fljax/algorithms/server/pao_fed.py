@@ -30,7 +30,9 @@ class PAOFedState(NamedTuple):
 
 
 @algorithm(
-    "PAO-Fed", "gauthier2024", Needs(None, data="stream", absent=True, late=True, averages=True)
+    "PAO-Fed",
+    ("gauthier2023pao", "gauthier2024"),
+    Needs(None, data="stream", absent=True, late=True, averages=True),
 )
 @module
 class PAOFed(Algorithm):
@@ -78,7 +80,7 @@ class PAOFed(Algorithm):
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
 
     Reference:
-      Gauthier 2024, Algorithm 3, (4.5)-(4.14); P4, Algorithm 1.
+      Gauthier et al. 2023 (PAO-Fed), Algorithm 1; Gauthier 2024, Algorithm 3, (4.5)-(4.14).
     """
 
     step_size: Schedule = field(converter=as_schedule)
@@ -185,7 +187,9 @@ class PAOFed(Algorithm):
 
 
 @algorithm(
-    "PSO-Fed", "gogineni2022", Needs(None, data="stream", absent=True, late=True, averages=True)
+    "PSO-Fed",
+    ("gogineni2022", "gauthier2024"),
+    Needs(None, data="stream", absent=True, late=True, averages=True),
 )
 @module
 class PSOFed(PAOFed):

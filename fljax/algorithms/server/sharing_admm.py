@@ -37,7 +37,11 @@ def _check_same_weights(weights: object) -> None:
         )
 
 
-@algorithm("Sharing ADMM", "boyd2011", Needs(None, absent=True, minimizer=True, quadratic=True))
+@algorithm(
+    "Sharing ADMM",
+    ("boyd2011", "jung2025"),
+    Needs(None, absent=True, minimizer=True, quadratic=True),
+)
 @module
 class SharingADMM(Algorithm):
     r"""Least squares on a table whose columns are held by different clients.

@@ -24,7 +24,7 @@ class SignSGDState(NamedTuple):
 
 @algorithm(
     "SignSGD",
-    "jin2020",
+    ("bernstein2018", "jin2020"),
     Needs(
         None,
         data="any",
@@ -57,7 +57,7 @@ class SignSGD(Algorithm):
       selector: the server's choice among available clients; all of them by default.
 
     Reference:
-      Jin et al. 2020; Bernstein et al. 2018, Algorithm 3.
+      Bernstein et al. 2018, Algorithm 3, the majority vote; Jin et al. 2020, the stochastic signs.
     """
 
     step_size: Schedule = field(converter=as_schedule)
