@@ -70,7 +70,9 @@ ARRIVALS = Setting(
     "the stream stationary and gives each client its number of samples on average",
 )
 CELLS = Setting(
-    "groups", "4 x 4 cells of 16", "availability groups within each data group, P4 section V-A"
+    "groups",
+    "4 x 4 cells of 16",
+    "availability groups within each data group (Gauthier et al. 2023 (PAO-Fed), section V-A)",
 )
 TEST = Setting(
     "test set", 1000, "from the mixture of the clients' streams, noisy responses (section 4.4.1)"

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 3.1: elastic net (section 3.4.1; P2 figure 1)."""
+"""Gauthier 2024, figure 3.1: elastic net (section 3.4.1)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -42,7 +42,7 @@ SOURCE = [
 FIGURE = Figure(
     name="gauthier-3.1",
     title="Private networked learning of an elastic net",
-    source="Gauthier 2024, figure 3.1 (P2, figure 1)",
+    source="Gauthier 2024, figure 3.1; Gauthier et al. 2023 (zCDP-NFL), figure 1",
     caption=ch3.caption_of_contests("squared loss, λ1‖w‖₁ + λ2‖w‖²"),
     study=study,
     plot=plot,

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 3.2: least absolute deviation (section 3.4.2; P2 figure 2)."""
+"""Gauthier 2024, figure 3.2: least absolute deviation (section 3.4.2)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -49,7 +49,7 @@ SOURCE = [
 FIGURE = Figure(
     name="gauthier-3.2",
     title="Private networked least absolute deviation",
-    source="Gauthier 2024, figure 3.2 (P2, figure 2)",
+    source="Gauthier 2024, figure 3.2; Gauthier et al. 2023 (zCDP-NFL), figure 2",
     caption=ch3.caption_of_contests("absolute loss, no regularizer"),
     study=study,
     plot=plot,

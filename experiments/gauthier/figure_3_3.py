@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 3.3: ridge regression (section 3.4.3; P2 figure 3)."""
+"""Gauthier 2024, figure 3.3: ridge regression (section 3.4.3)."""
 
 import xarray as xr
 from matplotlib.figure import Figure as Picture
@@ -126,7 +126,7 @@ HELD = "a Huber loss of features of bounded length in the place of the squared l
 FIGURE = Figure(
     name="gauthier-3.3",
     title="Private networked ridge regression",
-    source="Gauthier 2024, figure 3.3 (P2, figure 3)",
+    source="Gauthier 2024, figure 3.3; Gauthier et al. 2023 (zCDP-NFL), figure 3",
     caption=ch3.caption_of_contests(
         "squared loss, ‖w‖²",
         "P-ADMM minimizes exactly, in which clipping has no place, so there the loss is Huber's "

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.2: the design of PAO-Fed (section 4.4.2; P4 figure 2)."""
+"""Gauthier 2024, figure 4.2: the design of PAO-Fed (section 4.4.2)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -145,7 +145,7 @@ def claims(panels: str, suffix: str = "", condition: str = "", changed: str = ""
 FIGURE = Figure(
     name="gauthier-4.2",
     title="The design of PAO-Fed",
-    source="Gauthier 2024, figure 4.2 (P4, figure 2)",
+    source="Gauthier 2024, figure 4.2; Gauthier et al. 2023 (PAO-Fed), figure 2",
     caption="Synthetic streams, 256 clients of which about 15 a round are available, one message "
     "in five late. All variants run with the same step size, data, participation and delays. The "
     "source gives step and eigenvalue but no bandwidth: the second row has another one. (c) and "

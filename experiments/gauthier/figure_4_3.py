@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.3: PAO-Fed against existing methods (section 4.4.3; P4 figure 3)."""
+"""Gauthier 2024, figure 4.3: PAO-Fed against existing methods (section 4.4.3)."""
 
 import itertools
 from collections.abc import Callable
@@ -294,7 +294,7 @@ IDEAL_STEPS = over_steps(IDEAL, "PAO-Fed-C")
 FIGURE = Figure(
     name="gauthier-4.3",
     title="PAO-Fed against existing methods",
-    source="Gauthier 2024, figure 4.3 (P4, figure 3)",
+    source="Gauthier 2024, figure 4.3; Gauthier et al. 2023 (PAO-Fed), figure 3",
     caption="The protocol of section 4.4.1 sets the comparators' step sizes so that all start "
     "alike; Online-FedSGD with PAO-Fed's own step is shown beside it, because the order depends "
     "on it: (e) has its steady state at other steps. (d) and (f) are the curves above as "

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.4: CalCOFI, real data (section 4.4.4; P4 figure 4)."""
+"""Gauthier 2024, figure 4.4: CalCOFI, real data (section 4.4.4)."""
 
 import dataclasses
 import functools
@@ -210,7 +210,7 @@ def shares_decide(studies: Studies) -> str:
 FIGURE = Figure(
     name="gauthier-4.4",
     title="Real data: salinity of the sea (CalCOFI)",
-    source="Gauthier 2024, figure 4.4 (P4, figure 4)",
+    source="Gauthier 2024, figure 4.4; Gauthier et al. 2023 (PAO-Fed), figure 4",
     caption="80,000 of the 674,217 complete rows of the CalCOFI bottle database: a stretch of sea "
     "for each client in (a), the same rows dealt at random in (b), some of them in (c). Errors are "
     "relative to the variance of the salinity. Seeds differ in features, arrivals, participation "

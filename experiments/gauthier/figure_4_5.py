@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.5: methods of reducing communication (section 4.4.5; P4 figure 5)."""
+"""Gauthier 2024, figure 4.5: methods of reducing communication (section 4.4.5)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -57,7 +57,7 @@ def how_much_better(studies: Studies) -> str:
 FIGURE = Figure(
     name="gauthier-4.5",
     title="Methods of reducing communication",
-    source="Gauthier 2024, figure 4.5 (P4, figure 5)",
+    source="Gauthier 2024, figure 4.5; Gauthier et al. 2023 (PAO-Fed), figure 5",
     caption="SignSGD sends one bit a parameter up and whole models down. Step sizes are matched "
     "to PAO-Fed-U1's early learning curve. (c) has the curves of (a) as distances from "
     "PAO-Fed-C2's. Dotted: the error of least squares on the features.",

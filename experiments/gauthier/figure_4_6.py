@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 4.6: other environments (section 4.4.6; P4 figure 6)."""
+"""Gauthier 2024, figure 4.6: other environments (section 4.4.6)."""
 
 import numpy as np
 from matplotlib.figure import Figure as Picture
@@ -216,7 +216,7 @@ def scarce_claims(
 FIGURE = Figure(
     name="gauthier-4.6",
     title="PAO-Fed in other environments",
-    source="Gauthier 2024, figure 4.6 (P4, figure 6)",
+    source="Gauthier 2024, figure 4.6; Gauthier et al. 2023 (PAO-Fed), figure 6",
     caption="(a) clients receive whole models and send portions; (b) four messages in five are "
     "late, by at most 5 iterations; (c) a tenth of the availability, delays of 10 to 60 "
     "iterations with probability 0.4. The second row has the curves of the first as distances. "

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.1: PGFL against existing methods (section 5.4.1; figures 1-3 of P6)."""
+"""Gauthier 2024, figure 5.1: PGFL against existing methods (section 5.4.1)."""
 
 from collections.abc import Callable, Sequence
 
@@ -262,7 +262,7 @@ def sums(studies: Studies) -> str:
 FIGURE = Figure(
     name="gauthier-5.1",
     title="Personalized graph federated learning against existing methods",
-    source="Gauthier 2024, figure 5.1 (P6, figures 1-3)",
+    source="Gauthier 2024, figure 5.1; Gauthier et al. 2023 (PGFL), figures 1-3",
     caption="NMSD from the models that generated the data, in (a) to (d) that of the clients' "
     "models. GFL and ClusterFL are PGFL with a single task and without a server graph. GFL as its "
     "source has it takes gradient steps (Rizk 2023, section 3.2); its clients keep no models of "

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.2: the inter-cluster parameter of PGFL (section 5.4.1; P6 figure 4)."""
+"""Gauthier 2024, figure 5.2: the inter-cluster parameter of PGFL (section 5.4.1)."""
 
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -81,7 +81,7 @@ def gains(studies: Studies) -> str:
 FIGURE = Figure(
     name="gauthier-5.2",
     title="The inter-cluster parameter of PGFL",
-    source="Gauthier 2024, figure 5.2 (P6, figure 4)",
+    source="Gauthier 2024, figure 5.2; Gauthier et al. 2023 (PGFL), figure 4",
     caption="NMSD after 200 iterations with 3 of 15 clients drawn and nominal privacy. Panel (b) "
     "is ours: how far mixing pays is decided by the noise of the observations, which is not given. "
     "No theorem has a level for clients that are drawn and private.",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.3: less similar clusters (section 5.4.1; P6 figure 5)."""
+"""Gauthier 2024, figure 5.3: less similar clusters (section 5.4.1)."""
 
 from matplotlib.figure import Figure as Picture
 
@@ -59,7 +59,7 @@ faster = ch5.gaps(*ch5.one_above("a", ch5.PGFL_0, ch5.PGFL_MIXED), when=ch5.earl
 FIGURE = Figure(
     name="gauthier-5.3",
     title="PGFL with less similar clusters",
-    source="Gauthier 2024, figure 5.3 (P6, figure 5)",
+    source="Gauthier 2024, figure 5.3; Gauthier et al. 2023 (PGFL), figure 5",
     caption="gamma uniform on ±0.5 in the place of ±0.15; otherwise as figure 5.1 (c). "
     "Panel (b) has differences of the curves, paired by seed; dotted lines end the two windows of "
     "the claims. No theorem has a level for clients that are drawn and private.",

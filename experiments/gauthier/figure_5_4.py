@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 5.4: privacy against accuracy (section 5.4.1; P6 figures 6 and 7)."""
+"""Gauthier 2024, figure 5.4: privacy against accuracy (section 5.4.1)."""
 
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -56,7 +56,7 @@ def plot(studies: Studies) -> Picture:
 FIGURE = Figure(
     name="gauthier-5.4",
     title="Privacy against accuracy of PGFL",
-    source="Gauthier 2024, figure 5.4 (P6, figures 6 and 7)",
+    source="Gauthier 2024, figure 5.4; Gauthier et al. 2023 (PGFL), figures 6 and 7",
     caption="NMSD after 200 iterations. The thesis's caption has its panels the other way round "
     "than its text. The privacy is nominal: squared losses have no gradient bound. No "
     "theorem says what the noise costs PGFL.",

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.1: networked learning with a fixed tau (section 6.3; P7 figure 1)."""
+"""Gauthier 2024, figure 6.1: networked learning with a fixed tau (section 6.3)."""
 
 from dataclasses import replace
 
@@ -205,7 +205,7 @@ MEDIANS = [
 FIGURE = Figure(
     name="gauthier-6.1",
     title="Networked personalized learning with a fixed inter-cluster parameter",
-    source="Gauthier 2024, figure 6.1 (P7, figure 1)",
+    source="Gauthier 2024, figure 6.1; Gauthier et al. 2023 (NPFed-RL), figure 1",
     caption="The metric (6.15) is called normalized but divides by a norm that is not squared; "
     "panel (a) has the squared norm, panel (b) the printed one, and claims are judged in both. "
     "About one client in ten has no neighbor of its cluster: without inter-cluster learning it is "

@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.2: learned parameters (section 6.3; P7 figure 2)."""
+"""Gauthier 2024, figure 6.2: learned parameters (section 6.3)."""
 
 import math
 from collections.abc import Sequence
@@ -613,7 +613,7 @@ MEDIANS = [
 FIGURE = Figure(
     name="gauthier-6.2",
     title="Networked personalized learning with learned inter-cluster parameters",
-    source="Gauthier 2024, figure 6.2 (P7, figure 2)",
+    source="Gauthier 2024, figure 6.2; Gauthier et al. 2023 (NPFed-RL), figure 2",
     caption="All rates and widths are the source's. SAC moves by the sign of a difference, so its "
     "steps do not depend on the data's scale; DPG moves by a derivative that grows with its "
     "square, which the source does not give: (d) shows other rates. Nothing in the "

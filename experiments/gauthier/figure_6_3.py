@@ -1,4 +1,4 @@
-"""Gauthier 2024, figure 6.3: how the parameters evolve (section 6.3; P7 figure 3)."""
+"""Gauthier 2024, figure 6.3: how the parameters evolve (section 6.3)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -383,7 +383,7 @@ def spread(studies: Studies, panel: str, method: str, metric: str) -> str:
 FIGURE = Figure(
     name="gauthier-6.3",
     title="The inter-cluster parameters that clients learn",
-    source="Gauthier 2024, figure 6.3 (P7, figure 3)",
+    source="Gauthier 2024, figure 6.3; Gauthier et al. 2023 (NPFed-RL), figure 3",
     caption="The clients with most, median and fewest samples of each seed. The source draws one "
     "client of each kind; here each claim on a trajectory is judged on the mean over seeds, and "
     "where that goes against it, on single runs, too.",

@@ -1,6 +1,6 @@
 """Gauthier 2024, chapter 7: the clusters of PGFL and NPFL discovered, and followed as they change.
 
-The source leaves it as future work (line 1787) and has no figure of it. Settings are taken from its
+The source leaves it as future work and has no figure of it. Settings are taken from its
 chapters 5 and 6, from the modules of their figures.
 """
 

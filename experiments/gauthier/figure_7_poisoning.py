@@ -451,7 +451,7 @@ def plot(studies: Studies) -> Picture:
 
 # --------------------------------------------------------------------------- the figure
 
-ASKED = "P2, section 6 (future work), and chapter 7"
+ASKED = "Gauthier et al. 2023 (zCDP-NFL), section 6 (future work), and chapter 7"
 HARMED = (
     "how far the error rises, of the first less of the second; with 40 % of attackers, of sign "
     "flips 20 %"
@@ -461,8 +461,8 @@ MOST = "with the most attackers above without any"
 FIGURE = Figure(
     name="gauthier-7.poisoning",
     title="Model poisoning of PAO-Fed and PGFL, and their robust forms",
-    source="Gauthier 2024, P2, section 6 (future work names robustness to model poisoning of "
-    "zCDP-NFL); the study of PAO-Fed and PGFL is ours",
+    source="Gauthier et al. 2023 (zCDP-NFL), section 6 (future work names its robustness to model "
+    "poisoning); the study of PAO-Fed and PGFL is ours",
     caption="Errors after attackers have replaced their messages in every iteration: of PAO-Fed "
     "that of the server's model, of PGFL that of honest clients. A message of PAO-Fed is completed "
     "by the server's own model before an aggregator sees it, and all that arrive in an iteration "

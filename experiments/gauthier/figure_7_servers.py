@@ -1,4 +1,4 @@
-"""PAO-Fed with several servers, the future work of Gauthier 2024, P4, section VI."""
+"""PAO-Fed with several servers, the future work of Gauthier et al. 2023 (PAO-Fed), section VI."""
 
 import dataclasses
 import itertools
@@ -338,13 +338,13 @@ def portion_name(graph: str, between: int) -> str:
 
 # --------------------------------------------------------------------------- the figure
 
-SOURCE = "P4, section VI (future work)"
+SOURCE = "Gauthier et al. 2023 (PAO-Fed), section VI (future work)"
 PORTIONS = "m = 4 of clients and of servers, 16 servers"
 
 FIGURE = Figure(
     name="gauthier-7.servers",
     title="PAO-Fed with several servers",
-    source="Gauthier 2024, P4, section VI (future work); the study is ours",
+    source="Gauthier et al. 2023 (PAO-Fed), section VI (future work); the study is ours",
     caption="The setting of figure 4.2: 256 clients, the source's participation and delays, "
     "PAO-Fed-U2 at each server; servers then mix a portion of their models with their neighbors'. "
     "Errors are the mean of those of the servers' models; costs are of the steady state, above one "

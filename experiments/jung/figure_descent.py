@@ -522,7 +522,7 @@ FIGURE = Figure(
             (0, 1 + 1e-9),
             "the largest distance over the bound, of all steps of all functions",
             note="The last perturbation is not multiplied by the factor yet: the exponent is to "
-            "be one less (ERR-5).",
+            "be one less.",
         ),
         Claim(
             "perturbed-repaired",

@@ -30,7 +30,7 @@ SIZES = Setting("(e) samples of the map", (24, 48, 96, 192, 384, 720), "up to th
 WITHIN = Setting("printed numbers within", 0.015, "they are rounded to 0.005")
 
 FEATURES = ("lowest", "highest", "humidity", "wind", "gust", "rain", "pressure", "dew", "sight")
-#: Further columns of the table: the day, and x11, which is private (ERR-15).
+#: Further columns of the table: the day, and x11, which is private.
 HOUR = 10
 ATTACKERS = ("linear", "with squares")
 
@@ -354,7 +354,7 @@ FIGURE = Figure(
     caption="(a), (b): s = x1 + noise, y = x1/2 + x2 + noise, z along a direction f. (c): the same "
     "variables in few cells, with every fixed map, and the region that random ones attain. (d), "
     "(e): exercise 9.5 on a synthetic month of a weather station, since its eleven features are "
-    "not among our records; the hour, x11, is to be hidden (step 3 prints x1, ERR-15). "
+    "not among our records; the hour, x11, is to be hidden (step 3 prints x1). "
     "None of it is differential privacy: information is an average, and the linear map hides "
     "the hour from linear predictions alone.",
     study=study,
@@ -427,7 +427,7 @@ FIGURE = Figure(
             of("hour", case="after"),
             (-1e-9, 1e-9),
             "R^2 in sample is zero but for rounding",
-            condition="a synthetic table; x11 and not x1, as step 3 prints (ERR-15)",
+            condition="a synthetic table; x11 and not x1, as step 3 prints",
         ),
         Claim(
             "temperature-stays",
@@ -441,7 +441,7 @@ FIGURE = Figure(
         Claim(
             "x1-is-the-wrong-column",
             "hiding x1, as step 3 prints, leaves the hour where it is",
-            "exercise 9.5 (ERR-15)",
+            "exercise 9.5, step 3",
             of("hour", case="x1 hidden"),
             (0.5, 1),
             "R^2 in sample above one half",

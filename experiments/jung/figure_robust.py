@@ -414,7 +414,7 @@ FIGURE = Figure(
         Claim(
             "labels-exact",
             "a change of labels moves the solution by -Q^-1 n/2",
-            "(163), section 8.2.1, with ERR-16",
+            "(163), section 8.2.1, with the factor -2/m of n",
             of_shifts("exact"),
             (0, 1e-9),
             "the largest distance of the difference of two solutions from it",

@@ -118,7 +118,7 @@ def median_residual(
       0.47
 
     Reference:
-      Jung 2025, (176), with the sign of ERR-21, which does not matter.
+      Jung 2025, (176), of which the sign is misprinted and does not matter.
     """
     checks.finite("point", point)
     checks.finite("messages", messages)

@@ -39,8 +39,8 @@ def label_shift(
     .. math:: \hat w(y+\varepsilon)-\hat w(y)=-\tfrac12Q^{-1}n,\qquad
         n^{(k)}=-\tfrac2{m_k}X^{(k)\top}\varepsilon^{(k)}
 
-    (the source prints :math:`n` without :math:`-2/m_k`, ERR-16). It depends neither on the labels
-    themselves nor on a model that generates them.
+    (Jung 2025 prints :math:`n` without :math:`-2/m_k`). It depends neither on the labels themselves
+    nor on a model that generates them.
 
     Args:
       problem: a problem with a squared loss, and a squared regularizer or none.

@@ -12,9 +12,9 @@ how they are scaled, or how they are distributed. All of that is chosen here:
   stations along them) and by time, and cut into contiguous chunks: a client is a stretch of sea,
   and much-visited cells are several clients in successive years. That makes them non-IID in every
   input and in the target. Within a client rows are in order of time, as a stream must be.
-- *Sizes.* In the proportions 1 : 2 : 3 : 4 of the synthetic groups (line 1080): the first quarter
-  of the clients has 125 samples each, the next 250, 375 and 500, 80,000 in all. Chunks are given to
-  clients in an order shuffled once and for all, so that size says nothing about place.
+- *Sizes.* In the proportions 1 : 2 : 3 : 4 of the synthetic groups (section 4.4.1): the first
+  quarter of the clients has 125 samples each, the next 250, 375 and 500, 80,000 in all. Chunks are
+  given to clients in an order shuffled once and for all, so that size says nothing about place.
 - *Inputs.* Longitude, latitude, depth, temperature and oxygen saturation, all that the rows hold
   but the date and what follows from it. With them linear least squares explains 82 % of the
   target's variance over all clients' samples and 200 random Fourier features of bandwidth 2 explain

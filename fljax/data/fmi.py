@@ -2,8 +2,8 @@ r"""Tomorrow's temperature at Finland's weather stations; each station is a node
 
 A running example of Jung 2025: "data points represent the daily weather conditions around FMI
 weather stations", labeled by "the maximum daytime temperature" (section 2.1), of stations that are
-joined to their nearest neighbors on the Earth (line 786). The source specifies neither a file nor
-the inputs. They are chosen here:
+joined to their nearest neighbors on the Earth (section 3.3). The source specifies neither a file
+nor the inputs. They are chosen here:
 
 - *Samples.* One a station and target time: the temperature at it, from the ``lags`` steps
   before it (days; hours in the hourly records). A sample with a value missing among them is left

@@ -1,8 +1,8 @@
 r"""Images of handwritten digits (MNIST) and of organs (OrganAMNIST), and binary tasks on them.
 
-Both are used for personalized learning, one binary task a cluster (Gauthier 2024, lines 1546-1584):
-the tuples of tasks below, in which the classes of a task's side A come first, in the source's
-order, so that a class that two tasks share on the same side has the same label in both;
+Both are used for personalized learning, one binary task a cluster (Gauthier 2024, sections 5.4.2
+and 5.4.3): the tuples of tasks below, in which the classes of a task's side A come first, in the
+source's order, so that a class that two tasks share on the same side has the same label in both;
 :func:`fljax.data.binary_tasks` deals the images out to clients.
 
 Files come from the folder that ``FLJAX_DATA`` names, from the cache, or from their publisher if

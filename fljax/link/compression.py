@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from fljax._core import checks
 from fljax._core.module import module, static
 
-#: Bits of a transmitted real number, at any precision of the simulation (Gauthier 2024, line 1099).
+#: Bits of a transmitted real number, at any precision of the simulation (Gauthier 2024, 4.4.1).
 WORD = 32
 
 Messages = Float[Array, "senders dim"]

@@ -88,10 +88,11 @@ class Fixed(DelayLaw):
 class Geometric(DelayLaw):
     r"""Delayed by :math:`s\,i` rounds or more with probability :math:`\delta^i` (section 4.2.2).
 
-    The source says "or more" at lines 842 and 1097 and "more than" at lines 1148 and 2801; only the
-    first gives a probability of no delay, and agrees with line 1172. Beyond the longest lag a
-    message is discarded (:math:`\alpha_l=0`, section 4.2.4) or its delay is clipped to it ("maximum
-    possible delay", section 4.4.6): the source leaves it open, and figure 4.6(b) depends on it.
+    The source says "or more" in sections 4.2.2 and 4.4.1 and "more than" in section 4.4.4 and in
+    the paper (PAO-Fed), section V-A; only the first gives a probability of no delay, and agrees
+    with section 4.4.6. Beyond the longest lag a message is discarded (:math:`\alpha_l=0`, section
+    4.2.4) or its delay is clipped to it ("maximum possible delay", section 4.4.6): the source
+    leaves it open, and figure 4.6(b) depends on it.
 
     Args:
       delta: :math:`\delta\in[0,1)`.

@@ -171,11 +171,11 @@ class ServerMessages(OutgoingMessages):
 
         Message :math:`i` of client :math:`k`, sent :math:`l` rounds ago, has the weight
         :math:`a_i=\alpha_l\omega_k/\sum\omega`, the sum over all messages that arrive in the round
-        (the average of P4 (6) over the arrivals); or, ``per_delay``, only over those with the delay
-        :math:`l`, so that each class of equally delayed messages is averaged separately
-        (Gauthier 2024, (4.13)-(4.14)). An aggregator combines all messages that arrive in the
-        round, at most one per client, late or not: a few late ones have no majority. For
-        parameters that a message does not hold the aggregator uses the server's own, and a late
+        (the average of Gauthier et al. 2023 (PAO-Fed), (6), over the arrivals); or, ``per_delay``,
+        only over those with the delay :math:`l`, so that each class of equally delayed messages is
+        averaged separately (Gauthier 2024, (4.13)-(4.14)). An aggregator combines all messages that
+        arrive in the round, at most one per client, late or not: a few late ones have no majority.
+        For parameters that a message does not hold the aggregator uses the server's own, and a late
         message's deviation from these is multiplied by :math:`\alpha_l`.
 
         Args:
@@ -196,7 +196,8 @@ class ServerMessages(OutgoingMessages):
             each of the delay law's lags, or a function of them.
           per_delay: as above.
           freshest: with ``per_delay``, if several classes change the same parameter in one round,
-            only the freshest is used for it (P4, section III-C); otherwise all of them are.
+            only the freshest is used for it (Gauthier et al. 2023 (PAO-Fed), section III-C);
+            otherwise all of them are.
           compression: the algorithm's own, in place of the simulation's.
           clients: ``[M]``, the clients of the rows, each at most once among the senders (for a
             client with several, a trusted server uses the first row); all of them, in order, by
@@ -726,7 +727,7 @@ class ServerMessages(OutgoingMessages):
         """Count one message of the server to every available client, or to the given ones.
 
         A message computed from perturbed messages is already private and gets no noise; messages
-        from the server are not delayed (P4, section III-B).
+        from the server are not delayed (Gauthier et al. 2023 (PAO-Fed), section III-B).
 
         Args:
           message: ``[D]``; of several servers ``[P, D]`` or ``[P, Q, D]``.

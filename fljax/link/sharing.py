@@ -65,7 +65,7 @@ class Circular(Sharing):
     r"""A window that moves by its own size every round, (4.5).
 
     It starts at parameter :math:`mn` in round :math:`n`, at :math:`mn+mk` for client :math:`k` when
-    uncoordinated (line 1099, clients counted from 0), modulo :math:`D`; with an offset :math:`o` at
+    uncoordinated (section 4.4.1, clients from 0), modulo :math:`D`; with an offset :math:`o` at
     :math:`mn+ok`. Over :math:`D/\gcd(m,D)` rounds every parameter is shared equally often.
 
     Args:

@@ -420,7 +420,7 @@ def _total_variation(now: Snapshot) -> Array:
     return GTVMin(now.problem, _graph_of_honest(now), 1.0).variation(now.model)
 
 
-#: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, line 750; no ``1/K``: K at a zero start).
+#: ``sum_k ||w_k - w_c||^2 / ||w_c||^2`` (Gauthier 2024, 3.4; no ``1/K``: K at a zero start).
 normalized_error = Metric(
     "normalized_error", _normalized_error, "normalized error", needs={"optimum"}, decibel=True
 )

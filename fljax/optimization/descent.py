@@ -231,8 +231,8 @@ class Extremes(NamedTuple):
 
     @property
     def step_limit(self) -> Float[Array, ""]:
-        r"""Steps below :math:`1/\lambda_d` converge, (85) and line 1209; at this limit some
-        iterates never converge, beyond it they diverge.
+        r"""Steps below :math:`1/\lambda_d` converge, (85), since (81) is then below one; at this
+        limit some iterates never converge, beyond it they diverge.
         """
         return 1 / jnp.asarray(self.largest)
 

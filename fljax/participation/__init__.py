@@ -4,7 +4,7 @@ A *pattern* determines which clients are active in each round (:mod:`~fljax.part
 which is the file to read first). The same patterns serve as the clients' availability
 (``Simulation(participation=...)``) and as the arrival of their data (``fl.streams``); a client is
 *available* where it is active in both, since a client without new data has nothing to contribute
-(Gauthier 2024, line 1095). A *selector* chooses the clients that take part
+(Gauthier 2024, section 4.4.1). A *selector* chooses the clients that take part
 (:mod:`~fljax.participation.selectors`). All draws have random keys of their own
 (:data:`fljax._core.prng.PURPOSES`), so that all algorithms have the same participants under the
 same seed. The random subsets themselves are drawn by :mod:`fljax._core.random_subsets`.

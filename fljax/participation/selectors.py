@@ -3,9 +3,9 @@ r"""Participation: availability of clients, arrival of data, selection of client
 A *pattern* determines which clients are active in each round. The same patterns serve as the
 clients' availability (``Simulation(participation=...)``) and as the arrival of their data
 (:mod:`fljax.streams`); a client is *available* where it is active in both, since a client without
-new data has nothing to contribute (Gauthier 2024, line 1095). A *selector* chooses the clients that
-take part. All draws have random keys of their own (:data:`fljax._core.prng.PURPOSES`), so that all
-algorithms have the same participants under the same seed.
+new data has nothing to contribute (Gauthier 2024, section 4.4.1). A *selector* chooses the clients
+that take part. All draws have random keys of their own (:data:`fljax._core.prng.PURPOSES`), so that
+all algorithms have the same participants under the same seed.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias

@@ -316,11 +316,11 @@ class ZCDP:
     :math:`\phi^{(n)}=\phi^{(1)}\zeta^{-(n-1)}`, and :math:`\sum_n\phi^{(n)}` the total. Two
     readings of the source's "variance decrease rate" :math:`\zeta` are available:
 
-    * ``schedule="privacy"`` (the one the Corollary's proof uses, P2, appendix C):
-      :math:`\sigma^2(n)=\Delta^2(n)/(2\phi^{(n)})`;
-    * ``schedule="variance"`` (lines 586, 1297): :math:`\sigma^2(n)=\zeta\sigma^2(n-1)`, with
-      :math:`\sigma^2(1)` such that the exact sum of :math:`\Delta^2(n)/(2\sigma^2(n))` is the
-      total.
+    * ``schedule="privacy"``, which the proof of the corollary uses (Gauthier et al. 2023
+      (zCDP-NFL), appendix C): :math:`\sigma^2(n)=\Delta^2(n)/(2\phi^{(n)})`;
+    * ``schedule="variance"`` (Gauthier 2024, sections 3.3.1 and 5.2):
+      :math:`\sigma^2(n)=\zeta\sigma^2(n-1)`, with :math:`\sigma^2(1)` such that the exact sum of
+      :math:`\Delta^2(n)/(2\sigma^2(n))` is the total.
 
     They agree when the sensitivity is constant. Both spend ``total_rho`` exactly.
 

@@ -47,7 +47,7 @@ def gaussian_release(
       delta: in (0, 1).
       scale: ``"analytic"``, exactly the least noise, or ``"classical"``,
         :math:`\sqrt{2\ln(1.25/\delta)}\Delta_2/\epsilon` as printed, which is proven for
-        :math:`\epsilon<1` only, and refused otherwise (ERR-25).
+        :math:`\epsilon<1` only, and refused otherwise.
 
     Returns:
       The noisy models, of the same shape.

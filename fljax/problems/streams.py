@@ -593,8 +593,8 @@ def autoregressive(
     r"""The synthetic stream of Gauthier 2024, section 4.4.1, with parameters drawn once per client.
 
     :math:`\theta_k\sim U(0.2,0.9)`, :math:`\mu_k\sim U(-0.2,0.2)`,
-    :math:`\sigma_k^2\sim U(0.2,1.2)`, :math:`\nu_k\sim U(0.005,0.03)` (line 1087). The test set is
-    not specified there: it is drawn from the clients' mixture.
+    :math:`\sigma_k^2\sim U(0.2,1.2)`, :math:`\nu_k\sim U(0.005,0.03)`. The test set is not
+    specified there: it is drawn from the clients' mixture.
 
     Args:
       key: consumed.

@@ -182,8 +182,8 @@ def elastic_net(
     r"""Squared loss with :math:`\lambda_1\|w\|_1+\lambda_2\|w\|^2` (Gauthier 2024, section 3.4.1).
 
     :math:`\lambda_1` is ``l1_factor`` times :math:`\|X^\top y\|_\infty` of the stacked data of all
-    clients (line 758). It depends on private data; as in the source it is treated as public, and
-    its privacy loss is not accounted for.
+    clients. It depends on private data; as in the source it is treated as public, and its privacy
+    loss is not accounted for.
     """
     checks.nonnegative("l1_factor", l1_factor)
     checks.nonnegative("l2", l2)

@@ -57,8 +57,8 @@ def train(
       [[1.0, 2.0], [1.5, 1.5]]
 
     Reference:
-      Jung 2025, Algorithm 1, (20), lines 424-447; ridge (22)-(24), lines 497-507, for the
-      comparison of clients lines 2543-2545 and 2570.
+      Jung 2025, Algorithm 1, (20); section 2.5, (22)-(24), for ridge; section 7.2 for the
+      comparison of clients.
     """
     checks.count("iterations", iterations)
     problem = replace(problem, clip=None, feature_bound=None, statistics=None).mapped()

@@ -114,7 +114,7 @@ def local_error_bound(
     :math:`-\frac12(Q^{(k)})^{-1}\nabla L_k(\bar w)`. Infinite if :math:`Q^{(k)}` is singular.
 
     For the mean of numbers it is :math:`\frac4{m^2}(\sum_r\varepsilon_r)^2`, and not
-    :math:`\frac4{m^2}\|\varepsilon\|^2` as section 2.3 has it (ERR-2).
+    :math:`\frac4{m^2}\|\varepsilon\|^2` as section 2.3 has it.
 
     Args:
       problem: as for :func:`curvature`.
@@ -279,9 +279,9 @@ def common_error_bound(
     .. math:: \|\tfrac1K\textstyle\sum_k\hat w_k-\bar w\|^2\le2\Big(\lambda_{\max}
         +\frac{\lambda_{\max}^2}{\lambda_2\alpha}\Big)\sum_kL_k(\bar w)/(K\bar\lambda_{\min}^2)
 
-    (its derivation has the sign of :math:`\tilde w` wrong in (166)-(168), ERR-19, which does not
-    affect (169)). Together with :func:`deviation_bound` it bounds every client's error. Infinite if
-    that bound is, or if the clients' data together do not determine a model.
+    (its derivation has the sign of :math:`\tilde w` wrong in (166)-(168), which does not affect
+    (169)). Together with :func:`deviation_bound` it bounds every client's error. Infinite if that
+    bound is, or if the clients' data together do not determine a model.
 
     Args: as for :func:`deviation_bound`.
       problem: a problem with a squared loss and no regularizer.

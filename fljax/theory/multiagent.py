@@ -899,8 +899,8 @@ def centroid_floor(
       since over time the draw of node :math:`p` moves all others by :math:`q_p` times the draw and
       itself by :math:`q_p-1` times, :math:`\sum_jW^j(W-I)=1q^\top-I`, and gradients respond. It is
       :math:`O(\mu)\sigma^2`: the :math:`O(1)\sigma^2` of Corollary 3.1 and Theorem 4.2 comes from
-      Jensen's inequality, and the statement in the text that smaller steps mitigate it (lines 1708
-      and 1795) is right.
+      Jensen's inequality, and the statement in the text that smaller steps mitigate it (sections
+      3.3.3 and 3.5.1) is right.
     * Local noise: zero. (Section 4.3.4 has :math:`O(\mu)\sigma_g^2`; read :math:`\sigma_s^2`.)
 
     The centroid is :math:`\sum_pq_pw_p` with the Perron vector :math:`q`, and :math:`H` is the
@@ -1702,7 +1702,7 @@ def stable_step(simulation: Simulation, sense: Sense = "mean", digits: int = 4) 
     at which the spectral radius of :math:`\mathcal R` reaches one, see :func:`steady_state`; in the
     mean square it is the one at which that of the recursion of covariances does, which small
     batches make smaller. Additive noise changes neither: neither :math:`\sigma_g^2` nor that of the
-    targets makes a squared loss diverge, as lines 994, 1008 and 1795 have it.
+    targets makes a squared loss diverge, as sections 2.6.3, 2.6.4 and 3.5.1 have it.
 
     For one Hessian :math:`H` and symmetric weights CTA and ATC are stable up to
     :math:`2/\lambda_{\max}(H)`, like a single client, consensus up to
@@ -1786,7 +1786,7 @@ def crossover(
 
     Homomorphic noise causes less deviation in individual models than independent noise on every
     edge at small step sizes, where the latter moves the centroid, and more at large ones, since it
-    is subtracted at its sender: lines 1807 and 2436 state only the former.
+    is subtracted at its sender: sections 3.5.1 and 4.4.1 state only the former.
 
     Args:
       simulation: as for :func:`steady_state`; its step size and noise do not matter.

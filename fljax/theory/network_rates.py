@@ -212,7 +212,7 @@ def largest_bound(
 
     so that FedGD converges with step sizes below :math:`1/U`, and :math:`1/(2U)` is a safe choice.
     The line of its proof that replaces the sum of the two terms by the *larger* one, (135), is
-    wrong (ERR-6). Traceable.
+    wrong. Traceable.
 
     Args:
       problem: a problem with a squared loss, and a squared regularizer or none.
@@ -384,7 +384,7 @@ def perturbed_bound(
     perturbations: Float[Array, " steps"],
     printed: bool = False,
 ) -> Float[Array, " steps"]:
-    r"""Bound on the error of perturbed gradient steps (87): (88), repaired (ERR-5).
+    r"""Bound on the error of perturbed gradient steps (87): (88), repaired.
 
     .. math:: w^{(t+1)}=w^{(t)}-\eta\nabla f(w^{(t)})+\varepsilon^{(t)}:\quad
         \|w^{(t)}-\hat w\|\le\kappa^t\|w^{(0)}-\hat w\|
@@ -448,7 +448,7 @@ class Asynchronous(NamedTuple):
 def asynchronous_bound(
     factor: Float[Array, ""] | float, events: int, delay: int, activity: int | None = None
 ) -> Asynchronous:
-    r"""Bound for partially asynchronous rounds of a pseudo-contraction: (134), repaired (ERR-14).
+    r"""Bound for partially asynchronous rounds of a pseudo-contraction: (134), repaired.
 
     If a round contracts by :math:`\kappa` in the norm :math:`\max_k\|w_k\|` (for FedRelax
     :func:`fedrelax_factors`), messages are at most :math:`B` events old, and each client updates at

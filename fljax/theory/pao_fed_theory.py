@@ -1,4 +1,7 @@
-r"""Theory of PAO-Fed (Gauthier 2024, section 4.3; publication P4, section IV), for small cases.
+r"""Theory of PAO-Fed (Gauthier 2024, section 4.3), for small cases.
+
+"The paper" is the one on which the chapter rests, Gauthier et al. 2023 (PAO-Fed); its section IV
+and its appendices have the proofs.
 
 The thesis writes one round of the algorithm as a random linear map of the *extended model*, the
 stack of the server's model, the clients' models and the clients' models of previous rounds:
@@ -84,11 +87,11 @@ def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
 
     .. math:: 0<\mu<\frac2{\max_{k,i}\lambda_i(R_k)}
 
-    Theorem 4.1 says "if and only if" under A1-A4. The proof (P4, section IV-A) argues only
-    sufficiency, and only for the clients' part of the error; necessity is false: a client's
-    parameter that the server overwrites from time to time may grow in between
-    (:func:`stable_step`). The condition is sufficient if every :math:`R_k` is positive definite and
-    some client can reach the server; both conditions are unstated.
+    Theorem 4.1 says "if and only if" under A1-A4. The paper (section IV-A) argues only sufficiency,
+    and only for the clients' part of the error; necessity is false: a client's parameter that the
+    server overwrites from time to time may grow in between (:func:`stable_step`). The condition is
+    sufficient if every :math:`R_k` is positive definite and some client can reach the server; both
+    conditions are unstated.
 
     Args:
       correlations: ``[K, D, D]``, :math:`R_k=E[z_kz_k^\top]`.
@@ -106,11 +109,11 @@ def mean_square_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> flo
     .. math:: 0<\mu<\frac1{\max_{k,i}\lambda_i(R_k)}
 
     Theorem 4.2 says "if and only if" under A1-A5. Necessity is not argued, and is false. The
-    argument for sufficiency (P4, section IV-B) has two gaps: :math:`R_e` is zero on the server, so
-    the norm of :math:`I-\mu I\otimes R_e-\mu R_e\otimes I` is one and not less, and the norms of
-    :math:`\mathcal Q_A,\mathcal Q_B` exceed one (:func:`second_moments`); no case is known in which
-    the conclusion fails for the recursion under A5. But A5 drops the term that limits the step
-    size. For the exact recursion the bound is neither necessary nor sufficient: features with
+    argument for sufficiency (the paper, section IV-B) has two gaps: :math:`R_e` is zero on the
+    server, so the norm of :math:`I-\mu I\otimes R_e-\mu R_e\otimes I` is one and not less, and the
+    norms of :math:`\mathcal Q_A,\mathcal Q_B` exceed one (:func:`second_moments`); no case is known
+    in which the conclusion fails for the recursion under A5. But A5 drops the term that limits the
+    step size. For the exact recursion the bound is neither necessary nor sufficient: features with
     :math:`\|z\|^2=\nu` are stable up to about :math:`2/\nu`, which is twice this bound if all their
     power is in one direction and far below it if it is spread over many; Gaussian features are
     stable up to less (:func:`stable_step`).
@@ -284,11 +287,11 @@ def extended_matrices(
       in group :math:`l+1`. (4.21) puts a zero block at group 2 and :math:`B_l` at group
       :math:`l+2`, which delays each late message by one additional round; ``as_printed`` gives this
       form, with the additional group that (4.15) then requires;
-    * :math:`N` is printed as :math:`1+K(l_{\max}+2)` (4.15), :math:`(K+1)l_{\max}+1` (line 957) and
-      as above (P4, appendix B);
+    * :math:`N` is printed as :math:`1+K(l_{\max}+2)` (4.15), :math:`(K+1)l_{\max}+1` (4.18) and as
+      above (the paper, appendix B);
     * :math:`S_k^{(n-l)}` is its part that remains after the conflict rule: if messages of several
-      ages contain the same parameter, only the most recent ones are used (line 2596). Without it
-      :math:`B_e` has negative entries, and is not right-stochastic as Appendix B has it.
+      ages contain the same parameter, only the most recent ones are used (the paper, below (15)).
+      Without it :math:`B_e` has negative entries, and is not right-stochastic as Appendix B has it.
 
     Args:
       available: ``[K]``, :math:`a_k^{(n)}`.
@@ -488,7 +491,7 @@ def _expected(instance: Instance, mean: np.ndarray) -> Extended:
 
 @checked
 def expected_matrices(instance: Instance) -> Extended:
-    r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (P4, appendix A).
+    r""":math:`E[A_e]` and :math:`E[B_e]`, each ``[N D, N D]`` (the paper, appendix A).
 
     :math:`E[a_kM_k]=p_k\frac mDI`. For :math:`E[B_e]` the appendix states only that its rows sum to
     one (the sum must start at :math:`l=0`); its value is
@@ -580,10 +583,10 @@ def _in_blocks(instance: Instance, blocks: np.ndarray) -> np.ndarray:
 
 @checked
 def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
-    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which propagates the mean error (P4 (24)).
+    r""":math:`E[B_e](I-\mu R_e)E[A_e]`, which propagates the mean error, (24) of the paper.
 
-    :math:`R_e=\mathrm{blockdiag}\{0,R_1,\dots,R_K,0\}`, the zero of all later groups last (line
-    2692 prints :math:`R_1` twice).
+    :math:`R_e=\mathrm{blockdiag}\{0,R_1,\dots,R_K,0\}`, the zero of all later groups last (the
+    paper prints :math:`R_1` twice).
     """
     merge, collect = expected_matrices(instance)
     step = np.eye(len(merge)) - instance.step_size * _in_blocks(instance, instance.correlations)
@@ -706,7 +709,7 @@ def transient(
 
     From a start at zero, with :math:`\sigma_0=s` and :math:`\sigma_{n+1}=\mathcal F^\top\sigma_n`
     it is :math:`\mathrm{vec}(w_e^*w_e^{*\top})^\top\sigma_n+\mu^2h^\top\sum_{j<n}\sigma_j`, as
-    P4 (35); (4.32) lacks the square on its second norm.
+    (35) of the paper; (4.32) lacks the square on its second norm.
 
     Args:
       instance: the case.

@@ -472,12 +472,12 @@ def zcdp_total(
 ) -> float:
     r"""Total privacy loss of one client, Theorem IV (5.33): :math:`\sum_n\phi_k^{(n)}`.
 
-    The algorithm's noise variances decrease, :math:`\delta_k^{2(n)}=\zeta\delta_k^{2(n-1)}` (line
-    1297), so by Theorem III, :math:`\phi=\Delta^2/(2\delta^2)` (5.32), the budgets per round
-    increase, :math:`\phi_k^{(n)}=\phi_k^{(0)}\zeta^{-n}`, as in (51). The published total of 0.095
-    for :math:`\phi^{(0)}=0.001`, :math:`\zeta=0.99` and 300 rounds (line 1521) is the sum of
-    budgets that *decrease* by :math:`\zeta`, with noise that would increase. The noise as specified
-    costs 1.92, or 1.94 if round 1 already has :math:`\phi^{(1)}`.
+    The algorithm's noise variances decrease, :math:`\delta_k^{2(n)}=\zeta\delta_k^{2(n-1)}`
+    (section 5.2, with (5.11)), so by Theorem III, :math:`\phi=\Delta^2/(2\delta^2)` (5.32), the
+    budgets per round increase, :math:`\phi_k^{(n)}=\phi_k^{(0)}\zeta^{-n}`, as in (51). The
+    published total of 0.095 for :math:`\phi^{(0)}=0.001`, :math:`\zeta=0.99` and 300 rounds
+    (section 5.4.1) is the sum of budgets that *decrease* by :math:`\zeta`, with noise that would
+    increase. The noise as specified costs 1.92, or 1.94 if round 1 already has :math:`\phi^{(1)}`.
 
     Convert with :func:`fljax.privacy.accounting.zcdp_epsilon`, whose ``"proposition"`` is (51) with
     the worst client's total.

@@ -8,7 +8,8 @@ acts on their rows, which is the same map. With :math:`W,\widetilde W,\Xi` the s
 
 Several statements of section 3.3 cannot be taken literally. The functions here compute the version
 that follows from the algorithm by convexity alone; each states its repairs and, if instructive,
-also computes the printed form. Line numbers refer to the thesis's text.
+also computes the printed form. Appendices are those of the paper on which the chapter rests,
+Gauthier et al. 2023 (zCDP-NFL).
 
 Shapes: ``K`` clients, ``D`` parameters, ``R`` rounds of a transcript, ``T = R - 1`` the horizon
 that it can evaluate (an inequality for round ``n`` involves round ``n + 1``).
@@ -70,10 +71,10 @@ class Operators(NamedTuple):
 
 @checked
 def operators(network: Graph) -> Operators:
-    r"""The matrices of section 3.3.3 (lines 624-664) for a graph.
+    r"""The matrices of section 3.3.3, from (3.14) on, for a graph.
 
     The null space of :math:`L_-\otimes I_P` is that of :math:`Q\otimes I_P`: all stacks with equal
-    rows, of dimension :math:`P` and not one as printed (line 659). :math:`L_+` is singular exactly
+    rows, of dimension :math:`P` and not one as printed there. :math:`L_+` is singular exactly
     if the graph is bipartite.
 
     Example:
@@ -130,7 +131,7 @@ class Arcs(NamedTuple):
 
 @checked
 def arcs(network: Graph) -> Arcs:
-    """The arc matrices of line 624 (concrete graphs only); a weight enters by its square root."""
+    """The arc matrices of (3.14) (concrete graphs only); a weight enters by its square root."""
     low, high = network.edges.T
     root = np.sqrt(np.concatenate([network.edge_weights()] * 2))
     rows = np.arange(len(root))
@@ -331,14 +332,15 @@ def lemma_two(
     :math:`1/\rho` times the distance by which the tangent at :math:`\widetilde W^{(n)}` lies below
     :math:`f` at :math:`w^*`. Repairs:
 
-    * the noise term :math:`\frac{4(\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2)}{\Phi_{\min}(L_-)}
-      \|\Xi^{(n+1)}\|^2` absorbs the inner product by means of
-      :math:`\|Q\,\cdot\|^2\ge\frac{\Phi_{\min}}2\|\cdot\|^2`, which fails on the null space of
-      :math:`L_-` (P2, appendix D), and of Young's inequality without its squares; there
-      are runs for which the printed inequality is false. In expectation the inner product is zero
-      and no constant is needed, since :math:`\Xi^{(n+1)}` is independent of the rounds before;
+    * the noise term
+      :math:`\frac{4(\Phi_{\max}(L_-)^2+\Phi_{\max}(L_+)^2)}{\Phi_{\min}(L_-)} \|\Xi^{(n+1)}\|^2`
+      absorbs the inner product by means of :math:`\|Q\,\cdot\|^2\ge\frac{\Phi_{\min}}2\|\cdot\|^2`,
+      which fails on the null space of :math:`L_-` (appendix D), and of Young's inequality without
+      its squares; there are runs for which the printed inequality is false. In expectation the
+      inner product is zero and no constant is needed, since :math:`\Xi^{(n+1)}` is independent of
+      the rounds before;
     * :math:`\hat f'` is taken at :math:`W^{(n+1)}`, as (3.18) has it, not at
-      :math:`\widetilde W^{(n+1)}` (P2, appendix D), so the last term holds :math:`W^{(n+1)}`;
+      :math:`\widetilde W^{(n+1)}` (appendix D), so the last term holds :math:`W^{(n+1)}`;
     * its factor :math:`\frac2\rho D` reads :math:`\frac2\rho D^2=1/(\rho\eta)`.
 
     Args:
@@ -405,9 +407,9 @@ def theorem_two_bound(
     :func:`lemma_two`'s:
 
     * the last norm of (3.20) and (E.2) is that of :math:`L_+/2` (it comes from
-      :math:`\frac1\rho\|q^{(0)}-q^*\|_G^2`), not of :math:`L_-` (lines 691 and 2348), which would
-      be zero at the usual start for any distance of the optimum. The printed bound can then be
-      false: noiseless ridge regression has runs with a positive gap and a negative bound;
+      :math:`\frac1\rho\|q^{(0)}-q^*\|_G^2`), not of :math:`L_-` as printed, which would be zero at
+      the usual start for any distance of the optimum. The printed bound can then be false:
+      noiseless ridge regression has runs with a positive gap and a negative bound;
     * the sum of the momentum terms is left as it is. The thesis sums it by parts, and in that
       :math:`\frac1T\langle\widetilde W^{(1)},L_+(\widetilde W^{(1)}-\widetilde W^{(0)})\rangle`
       lacks a factor :math:`\rho`, and :math:`-\frac\rho T\langle\widetilde W^{(T+1)},
@@ -416,8 +418,9 @@ def theorem_two_bound(
       :math:`\widetilde W^{(n+1)}` as in (E.2);
     * ``end`` and ``disagreement``, both non-positive, are kept; the thesis drops them.
 
-    The gap is *not* positive in general, as line 693 has it: :math:`\widehat W` is not consensual
-    and may lie below the constrained optimum. :func:`ergodic_gap` evaluates the mean model.
+    The gap is *not* positive in general, as the text below (3.20) has it: :math:`\widehat W` is not
+    consensual and may lie below the constrained optimum. :func:`ergodic_gap` evaluates the mean
+    model.
 
     Args:
       simulation: as for :func:`lemma_two`.
@@ -432,7 +435,7 @@ def theorem_two_bound(
           mean is at most (3.20)'s term. Also valid on average, being non-negative, only looser.
 
     Reference:
-      Gauthier 2024, Theorem II (3.20); P2, Appendix E.
+      Gauthier 2024, Theorem II (3.20); Gauthier et al. 2023 (zCDP-NFL), appendix E.
     """
     _check_model("optimum", optimum, (simulation.problem.dim,))
     checks.choice("noise", noise, ("realized", "expected", "printed"))
@@ -546,9 +549,9 @@ def privacy_accuracy_bound(
     :math:`\sigma_k^2(n+1)\le\zeta\sigma_k^2(n)`, which both schedules of
     :class:`~fljax.privacy.ZCDP` satisfy if the step size never grows.
 
-    :math:`\alpha` is called a constant in :math:`T` and in the noise (line 725), but collects terms
-    of the trajectory, which depends on both; :func:`theorem_two_bound` gives its value for a run
-    (``T * (bound - noise)``). If the problem clips, the result is not a bound.
+    :math:`\alpha` is called a constant in :math:`T` and in the noise below (3.21), but collects
+    terms of the trajectory, which depends on both; :func:`theorem_two_bound` gives its value for a
+    run (``T * (bound - noise)``). If the problem clips, the result is not a bound.
 
     Args:
       simulation: a simulation of :class:`~fljax.algorithms.ZCDPNFL` with

@@ -242,8 +242,8 @@ def largest_entries(message, count):
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("part", ["both", "attackers", "compression"])
 def test_poisoned_and_compressed_zcdp_nfl_equals_the_loop(part):
-    """Gauthier 2024, P2, section 6 names both as future work, without equations: here noise is
-    added, then the message is compressed, then attackers send another one.
+    """Gauthier et al. 2023 (zCDP-NFL), section 6, names both as future work, without equations:
+    here noise is added, then the message is compressed, then attackers send another one.
     """
     algorithm = ZCDPNFL(0.7, ETA)
     privacy = ZCDP(3.0, 0.8, **FIXED)

@@ -34,7 +34,7 @@ def test_exact_results_of_the_printed_scale(epsilon, exact):
     sigma = np.sqrt(2 * np.log(1.25 / DELTA)) / epsilon
     delta = accounting.zcdp_delta(1 / (2 * sigma**2), float(epsilon), "gaussian")
     assert delta == pytest.approx(exact, rel=0.05)
-    assert (delta > DELTA) == (epsilon == 10)  # why the theorem has its condition (ERR-25)
+    assert (delta > DELTA) == (epsilon == 10)  # why the theorem has its condition
     if epsilon >= 1:
         with pytest.raises(ValueError, match="epsilon must be finite and > 0 and < 1"):
             accounting.classical_gaussian_sigma(1.0, float(epsilon), DELTA)

@@ -85,7 +85,7 @@ def test_no_instance_violates_a_bound(instances):
         below("(167) printed", common, result["printed"].bound)
         below("(169)", common, result["common bound"])
     worst = {name: max(values) for name, values in ratios.items()}
-    assert worst.pop("(167) printed") > 10  # ERR-19
+    assert worst.pop("(167) printed") > 10  # a sign is wrong
     assert all(ratio <= 1 + 1e-9 for ratio in worst.values()), worst
     assert worst["(167)"] > 0.95
     assert worst["8.1 sharp"] > 3 * worst["8.1 printed"]
@@ -93,7 +93,7 @@ def test_no_instance_violates_a_bound(instances):
 
 
 def test_every_step_from_167_to_169_is_a_bound(instances):
-    """(166) and the four inequalities of (168), with the sign of ERR-19 mended."""
+    """(166) and the four inequalities of (168), with their sign corrected."""
     ratios = []
     for X, y, _A, _coupling, truth, _change, result in instances[:100]:
         deviation = result["parts"].deviation

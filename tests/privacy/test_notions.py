@@ -92,7 +92,7 @@ def test_zcdp_noise_is_that_of_the_formulas(decay):
     close(scale, nfl.privacy_schedule(table(falling), 2.0, decay), rtol=1e-12)
     phi = nfl.zcdp_parameters(2.0, decay, ROUNDS)
     close(spent["rho"], np.tile(phi[:, None], CLIENTS), rtol=1e-12)
-    close(spent["rho"][1:] / spent["rho"][:-1], 1 / decay, rtol=1e-12)  # P2, appendix C
+    close(spent["rho"][1:] / spent["rho"][:-1], 1 / decay, rtol=1e-12)  # the proof of the corollary
     scale, spent = releases(ZCDP(2.0, decay, schedule="variance"))
     close(scale, nfl.variance_schedule(table(falling), 2.0, decay), rtol=1e-12)
     close(scale[1:] ** 2 / scale[:-1] ** 2, decay, rtol=1e-12)  # section 3.3.1

@@ -96,7 +96,7 @@ def common_error_bound(features, targets, adjacency, coupling, truth):
 
 
 def label_shift(features, change, adjacency, coupling):
-    """``-Q^-1 n / 2`` with ``n^(k) = -2 X' eps / m``, (163) with ERR-16."""
+    """``-Q^-1 n / 2`` with ``n^(k) = -2 X' eps / m``, (163), whose factor is not printed."""
     Q = system(features, change, adjacency, coupling)[0]
     n = np.concatenate([-2 * X.T @ e / len(e) for X, e in zip(features, change, strict=True)])
     return (-0.5 * np.linalg.solve(Q, n)).reshape(len(features), -1)

@@ -1,9 +1,10 @@
 """Asynchronous online federated learning written from the equations, message by message, no JAX.
 
-Gauthier 2024, chapter 4 (numbers ``(4.x)``), and publication P4 (plain numbers), with the readings
-that the library documents. A real number is 32 bits. Everything random is injected through an
-`Environment`; all models start at zero; rounds count from 1 and clients from 0. Row ``n - 1`` of a
-result is what stands after round ``n``, that is ``w(n + 1)`` in the notation of the papers.
+Gauthier 2024, chapter 4 (numbers ``(4.x)``), and Gauthier et al. 2023 (PAO-Fed), "the paper" (plain
+numbers), with the readings that the library documents. A real number is 32 bits. Everything random
+is injected through an `Environment`; all models start at zero; rounds count from 1 and clients from
+0. Row ``n - 1`` of a result is what stands after round ``n``, that is ``w(n + 1)`` in the notation
+of the papers.
 """
 
 import math
@@ -126,7 +127,7 @@ def pao_fed(
     longest=math.inf,
     aggregate=None,
 ):
-    """Algorithm 3: (4.9)-(4.14) and P4's rule for parameters that several messages update.
+    """Algorithm 3: (4.9)-(4.14) and the paper's rule for parameters that several messages update.
 
     ``weights`` is ``alpha_l``, a function of the lag or a sequence. ``send_next`` is (4.6), else
     ``S_k(n) = M_k(n)`` (the versions C0 and U0). ``receive="all"`` is ``M = I``, ``S`` as ever.
@@ -176,7 +177,8 @@ def pao_fed(
 def pao_aggregate(server, arrived, weights, conflict, aggregation):
     """(4.13) and (4.14): one mean a class of delays, or one over all that arrives ("pooled").
 
-    P4 below (15): of the messages that update the same parameter only the most recently sent count.
+    The paper, below (15): of the messages that update the same parameter only the most recently
+    sent count.
     Messages of one round are averaged. Masked entries still count in ``|C|``, and messages of
     weight zero still displace older ones.
     """
@@ -282,7 +284,7 @@ def pao_fed_graph(
 
 
 def online_fed(environment, step, aggregation="pooled", conflict="freshest", longest=math.inf):
-    """P4 (4)-(6); Online-FedSGD where all participate.
+    """(4)-(6) of the paper; Online-FedSGD where all participate.
 
     (6) is over what arrives: "pooled", the mean of all models; "per delay", (14)-(15) with
     ``S = I`` and ``alpha = 1``, which leaves the mean of the most recent models under the rule for

@@ -57,7 +57,7 @@ def common_error(problem, truth, deviation, printed=False):
 
     with :math:`\varepsilon^{(k)}=y^{(k)}-X^{(k)}\bar w`: the coupling enters only through the
     deviations (:func:`fljax.contrib.estimation_error`). The source has a plus sign in
-    :math:`s` (ERR-19), with which both statements are false; ``printed`` takes it. The bound is
+    :math:`s`, with which both statements are false; ``printed`` takes it. The bound is
     attained; it is infinite if the clients together do not determine a model.
     """
     matrices, _ = affine_gradient(problem)

@@ -134,7 +134,7 @@ def test_no_instance_violates_a_bound(instances):
         sizes = [np.linalg.norm(a - b, axis=1).max() for a, b in (moved, (models, other))]
         below("fedrelax", sizes[0] / sizes[1], result["factors"].max())
     worst = {name: max(values) for name, values in ratios.items()}
-    assert worst.pop("largest printed") > 1.5  # (135): ERR-6
+    assert worst.pop("largest printed") > 1.5  # (135) is wrong
     assert all(ratio <= 1 + 1e-9 for ratio in worst.values()), worst
     assert 0.2 < worst["local"] <= 0.25 * (1 + 1e-9)
     assert worst["largest spectral"] > 0.95

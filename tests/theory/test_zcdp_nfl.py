@@ -140,7 +140,7 @@ class Reference:
         return total / (2 * self.penalty * len(neighbors) + 1 / self.eta(n))
 
     def printed_primal(self, k, received, dual, n):
-        """(A.1) of P2, appendix A, letter by letter."""
+        """(A.1) of Gauthier et al. 2023 (zCDP-NFL), letter by letter."""
         total = received[k] / self.eta(n) + dual[k] / 2 - self.subgradient(k, received[k])
         neighbors = list(self.graph[k])
         for near in neighbors:
@@ -331,7 +331,7 @@ def test_closed_form_is_the_minimizer_of_the_augmented_lagrangian(loss):
     new = setup.algorithm.step(state, fl.view(setup, round=n))
     for k in range(CLIENTS):
 
-        def lagrangian(w, k=k):  # (7) of P2, with (5)
+        def lagrangian(w, k=k):  # (7) of the paper, with (5)
             step = w - models[k]
             linear = reference.value(k, models[k]) + step @ reference.subgradient(k, models[k])
             proximal = step @ step / (2 * reference.eta(n))

@@ -61,8 +61,8 @@ class GraphFedAvg(Algorithm):
 
     with full local gradients, or on batches; :math:`a` are Metropolis weights, symmetric and
     doubly stochastic as the source requires. A server without participants sends its last model. In
-    the private form clients perturb their messages, as in :class:`PGFL` (Gauthier 2024, line 1509),
-    instead of the source's noise between servers.
+    the private form clients perturb their messages, as in :class:`PGFL` (Gauthier 2024, section
+    5.4), instead of the source's noise between servers.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.

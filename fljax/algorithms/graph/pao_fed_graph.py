@@ -1,4 +1,4 @@
-r"""PAO-Fed with several servers (Gauthier 2024, the future work of P4, section VI)."""
+r"""PAO-Fed with several servers, the future work of Gauthier et al. 2023 (PAO-Fed)."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class PAOFedGraphState(NamedTuple):
 class PAOFedGraph(Algorithm):
     r"""Partial sharing between clients and their servers, and between neighboring servers.
 
-    The source names a "multi-server or networked architecture" as future work (P4, section VI) and
+    The source names a "multi-server or networked architecture" as future work (section VI) and
     gives no equations. Here every server :math:`p` with its clients :math:`\mathcal K_p` does a
     round of :class:`PAOFed`, and then servers send their neighbors a portion :math:`N^{(n)}` of
     their models, the same for all servers, and mix it:

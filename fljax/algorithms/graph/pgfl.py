@@ -76,10 +76,10 @@ class PGFL(Algorithm):
     the fifth line is omitted.
 
     Clients that are not drawn or not available keep their state; sums run over the participants.
-    The source has no rule for a cell (a cluster at a server) without participants (lines 1257,
-    1513): ``empty_cell="keep"`` uses :math:`w_{s,(q)}^{(n-1)}` as its aggregate; ``"skip"`` omits
-    the cell from the neighborhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only if no neighbor
-    has an aggregate.
+    The source has no rule for a cell (a cluster at a server) without participants, for which (5.8)
+    is undefined: ``empty_cell="keep"`` uses :math:`w_{s,(q)}^{(n-1)}` as its aggregate; ``"skip"``
+    omits the cell from the neighborhood's mean, and keeps :math:`w_{s,(q)}^{(n-1)}` only if no
+    neighbor has an aggregate.
 
     A server can compute its clients' duals from the messages received, so they are not sent: for
     each participant there are ``D`` numbers on the uplink and ``D`` on the downlink (in the printed
@@ -93,8 +93,8 @@ class PGFL(Algorithm):
       clients_per_server: number of available clients that each server draws per round, uniformly
         without replacement; all by default.
       empty_cell: as above.
-      dual_reference: ``"received"`` as above; ``"aggregate"`` follows line 1303 literally and uses
-        :math:`\tilde w_{s,(q)}^{(n)}` instead of :math:`w_{s,(q)}^{(n)}` in the dual.
+      dual_reference: ``"received"`` as above; ``"aggregate"`` takes the text below (5.12) literally
+        and uses :math:`\tilde w_{s,(q)}^{(n)}` instead of :math:`w_{s,(q)}^{(n)}` in the dual.
       inner_iterations: iterations of the primal solver if no closed form exists.
 
     Guarantees:
@@ -216,7 +216,7 @@ class PGFL(Algorithm):
         sensitivity :math:`2C_k/D_k`, has no :math:`\mu_k`.
 
         The minimizers of two :math:`m`-strongly convex functions whose gradients differ by at most
-        :math:`g` are at most :math:`g/m` apart (the proof at line 1465 evaluates both gradients at
+        :math:`g` are at most :math:`g/m` apart (the proof of (5.31) evaluates both gradients at
         one model and states equality; the inequality holds).
         """
         return gap.gradient / (self.penalty + strong_convexity(problem))
@@ -254,8 +254,8 @@ class GFL(PGFL):
 class ClusterFL(PGFL):
     r"""Clustered federated learning at each server separately: :class:`PGFL` without edges.
 
-    The comparator of figure 5.1 that learns personalized models with inter-cluster learning but
-    has no server graph (line 1509; the curve :math:`\mathcal E=\emptyset` of the arXiv version).
+    The comparator of figure 5.1 that learns personalized models with inter-cluster learning but has
+    no server graph (section 5.4; the curve :math:`\mathcal E=\emptyset` of the paper's preprint).
 
     Reference:
       Ouyang et al. 2021, who learn the clusters as well; Gauthier et al. 2023 (PGFL); Gauthier

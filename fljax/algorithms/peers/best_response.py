@@ -22,11 +22,11 @@ def best_response(
     r"""Return :math:`\arg\min_wf_k(w)+\sum_lc_{kl}\,\phi(w_l-w)` for every client: (170),
     corrected.
 
-    (The source's penalty is of :math:`w_l-w_k`, which does not depend on the minimization variable,
-    and without :math:`\alpha`: ERR-17.) It is solved by ADMM with a copy of :math:`w` for each
-    message. The force of a message is the dual variable, so that a distant message causes no loss
-    of precision. It starts at the coordinate-wise median of the messages and uses their distances
-    from it as the scale; both are robust to arbitrary values of a minority of messages.
+    (Jung's penalty is of :math:`w_l-w_k`, which does not depend on the minimization variable, and
+    without :math:`\alpha`.) It is solved by ADMM with a copy of :math:`w` for each message. The
+    force of a message is the dual variable, so that a distant message causes no loss of precision.
+    It starts at the coordinate-wise median of the messages and uses their distances from it as the
+    scale; both are robust to arbitrary values of a minority of messages.
 
     Without a loss it is the weighted mean (:math:`\phi` the squared norm), the geometric median
     (the norm, (175)) or the coordinate-wise median (the sum of absolute values).

@@ -12,7 +12,7 @@ from fljax.algorithms.peers.zcdp_nfl import ZCDPNFL
 )
 @module
 class EpsilonDeltaNFL(ZCDPNFL):
-    r"""The comparator "identical to zCDP-NFL except" for its privacy rules (lines 744, 2207).
+    r"""The comparator "identical to zCDP-NFL except" for its privacy rules.
 
     Updates, sensitivity, initial values and communication are as in :class:`ZCDPNFL`; only
     :class:`~fljax.privacy.ApproximateDP` is accepted, whose ``rule`` and ``calibration`` are the

@@ -284,7 +284,7 @@ class NPFLByParameters(Algorithm):
 
     "The proposed reinforcement learning mechanism ... could be adapted to behave without a priori
     cluster information on the neighbors and classify those according to the value of the
-    inter-cluster learning parameter" (line 1787). Each neighbor is a cluster of its own in (6.5),
+    inter-cluster learning parameter" (chapter 7). Each neighbor is a cluster of its own in (6.5),
 
     .. math::
 

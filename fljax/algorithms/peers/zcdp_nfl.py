@@ -40,10 +40,10 @@ class ZCDPNFL(Algorithm):
         \gamma_k^{(n)} &= \gamma_k+\rho\sum_{l\in\mathcal N_k}(\tilde w_k^{(n)}-\tilde w_l^{(n)})
 
     with everything on the first right-hand side from round :math:`n-1`. The primal line is the
-    minimizer of the thesis's (7) of P2; the closed form printed in P2's appendix A
-    has other signs and diverges. The step index follows P2 (5), where :math:`\eta^{(n)}` is the
-    step size of :math:`w^{(n)}`. The initial values :math:`w=\tilde w=\gamma=0` are known to all,
-    so nothing is sent in round 0.
+    minimizer of (7) of the paper; the closed form printed in its appendix A has other signs and
+    diverges. The step index follows (5) of the paper, where :math:`\eta^{(n)}` is the step size of
+    :math:`w^{(n)}`. The initial values :math:`w=\tilde w=\gamma=0` are known to all, so nothing is
+    sent in round 0.
 
     Without privacy it is linearized ADMM and converges to the centralized optimum.
 

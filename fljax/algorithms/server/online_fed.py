@@ -1,4 +1,4 @@
-r"""Online federated learning with a server: Online-FedSGD, Online-Fed (Gauthier 2024, P4 II.B)."""
+r"""Online federated learning with a server: Online-FedSGD, Online-Fed."""
 
 from typing import NamedTuple
 

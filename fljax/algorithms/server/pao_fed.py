@@ -55,9 +55,9 @@ class PAOFed(Algorithm):
         w^{(n+1)}=w^{(n)}+\sum_l\frac{\alpha_l}{|\mathcal C_l^{(n)}|}\sum_{k\in\mathcal C_l^{(n)}}
             S_k^{(n-l)}\big(w_k^{(n+1-l)}-w^{(n)}\big)
 
-    If several classes contain the same parameter in a round only the freshest changes it (P4, line
-    2596; the chapter omits the rule, but (4.21) is right-stochastic only with it). An overridden
-    message still counts in :math:`|\mathcal C_l|`.
+    If several classes contain the same parameter in a round only the freshest changes it (the
+    paper, below (15); the thesis omits the rule, but (4.21) is right-stochastic only with it). An
+    overridden message still counts in :math:`|\mathcal C_l|`.
 
     Args:
       step_size: :math:`\mu`, a schedule or a number, > 0.

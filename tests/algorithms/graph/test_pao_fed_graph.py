@@ -56,8 +56,8 @@ def test_every_round_is_that_of_the_loops(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["uncoordinated", "coordinated"])
 def test_a_network_without_servers_has_one_client_at_each(name):
-    """The networked form of P4, section VI: every client is its own server, and mixes with its
-    neighbors.
+    """The networked form of Gauthier et al. 2023 (PAO-Fed), section VI: every client is its own
+    server, and mixes with its neighbors.
     """
     case = world(clients=5)
     home = range(5)

@@ -94,7 +94,7 @@ def test_a_closed_form_that_is_not_the_best_is_noticed(expected, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_exercise_9_5_by_scikit_learn(seed):
-    """The sensitive attribute is x11, the hour, and not x1 as step 3 prints (ERR-15)."""
+    """The sensitive attribute is x11, the hour, and not x1 as step 3 prints."""
     table, temperature = figure.station(seed)
     assert table.shape == (720, 11)
     x = (table - table.mean(0)) / table.std(0)
