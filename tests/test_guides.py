@@ -134,7 +134,7 @@ def test_a_table_of_a_paper(cook, capsys, tmp_path):
     table = cook("A table for a paper")["table"]
     printed = capsys.readouterr().out
     assert printed.startswith("| algorithm | normalized error [dB] | consensus error [dB] |")
-    assert "@phdthesis{gauthier2024" in printed
+    assert "@article{shi2014" in printed
     assert (tmp_path / "table.tex").read_text() == table.latex()
     head, rule, *_ = table.markdown().splitlines()
     assert f"\n{head}\n{rule}\n" in text(RESULTS)

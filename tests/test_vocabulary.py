@@ -23,6 +23,12 @@ TERMS = {
     re.compile(r"\bmean square error", re.IGNORECASE): "mean-square error",
 }
 
+#: Places in a source that a reader cannot find: lines of a transcription, and labels of a list of
+#: papers or of misprints that is not here.
+UNFINDABLE = re.compile(
+    r"\blines? \d{3,}|\(lines? \d|\bERR-\d|\bP[1-9] ?[(,;:.]|\bP[1-9]\b[ ,]*\w+ "
+)
+
 #: Steps of a length, and counts of them.
 LENGTH = re.compile(r"(^|_)step_size$")
 COUNT = re.compile(r"(^|_)(steps|epochs)$")
@@ -78,23 +84,60 @@ def prose(path):
     return [value for value in strings if isinstance(value, str) and " " in value]
 
 
-@pytest.mark.parametrize("folder", ["fljax", "experiments", "docs", "."])
-def test_prose_has_the_standard_terms(folder):
+def written(folder):
+    """The programs and pages of a folder that people wrote."""
     pages = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.[mp][dy]")
     generated = [
         ROOT / "docs" / name for name in ("_build", "algorithms", "atlas", "gallery", "reference")
     ]
-    wrong = []
     for path in pages:
         if path.name != "CHANGELOG.md" and not any(map(path.is_relative_to, generated)):
-            for text in prose(path):
-                line = " ".join(text.split())
-                wrong += [
-                    f"{path.relative_to(ROOT)}: {match[0]!r} is {word!r}"
-                    for term, word in TERMS.items()
-                    for match in term.finditer(line)
-                ]
+            yield path
+
+
+@pytest.mark.parametrize("folder", ["fljax", "experiments", "docs", "."])
+def test_prose_has_the_standard_terms(folder):
+    wrong = []
+    for path in written(folder):
+        for text in prose(path):
+            line = " ".join(text.split())
+            wrong += [
+                f"{path.relative_to(ROOT)}: {match[0]!r} is {word!r}"
+                for term, word in TERMS.items()
+                for match in term.finditer(line)
+            ]
     assert not wrong
+
+
+@pytest.mark.parametrize("folder", ["fljax", "experiments", "docs", "."])
+def test_sources_are_cited_by_places_that_a_reader_can_find(folder):
+    wrong = []
+    for path in written(folder):
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        wrong += [f"{path.relative_to(ROOT)}: {match[0]!r}" for match in UNFINDABLE.finditer(text)]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Gauthier 2024, line 1099",
+        "as lines 994, 1008 and 1795 have it",
+        "(line 80)",
+        "wrong, ERR-19, here",
+        "Gauthier 2024, P2 (5)",
+        "the average of P4 (6)",
+        "publication P4, section IV",
+        "(P6 figure 4)",
+    ],
+)
+def test_places_that_no_reader_can_find_are_detected(text):
+    assert UNFINDABLE.search(text)
+
+
+@pytest.mark.parametrize("text", ["Gauthier 2024, (3.4)", "in line 2 to 5", "in lines", "P = 8"])
+def test_places_that_a_reader_can_find_are_not(text):
+    assert not UNFINDABLE.search(text)
 
 
 def test_nonstandard_terms_are_detected():

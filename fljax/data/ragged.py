@@ -42,9 +42,9 @@ def from_table(
     r"""A problem from the rows of a table grouped by node, with nodes of different sizes.
 
     Nodes are in the order in which the table first names them, a node's rows in the order of the
-    table. A node none of whose training rows has a target is *unlabeled* (Jung 2025, lines
-    2331-2340): it keeps its features, and its loss is zero (``importance`` zero), so its model is
-    determined by its neighbors alone. Nothing is scaled, and no constant feature is added.
+    table. A node none of whose training rows has a target is *unlabeled* (Jung 2025, section 6.3):
+    it keeps its features, and its loss is zero (``importance`` zero), so its model is determined by
+    its neighbors alone. Nothing is scaled, and no constant feature is added.
 
     Args:
       table: a table with columns of equal length.

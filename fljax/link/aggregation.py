@@ -215,7 +215,7 @@ class WeightedMean(Aggregator):
       McMahan et al. 2017, Algorithm 1.
     """
 
-    reference: ClassVar[str | None] = "mcmahan2017"
+    reference = "mcmahan2017"
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         count = _received(weights)[1]
@@ -238,7 +238,7 @@ class Median(Aggregator):
       Yin et al. 2018, Definition 1.
     """
 
-    reference: ClassVar[str | None] = "yin2018"
+    reference = "yin2018"
 
     def check(self, fewest: int) -> None:
         _check_enough("Median", fewest, 3, "the median of two is their mean, and of one that one")
@@ -364,7 +364,7 @@ class TrimmedMean(_OrderStatistics):
       Yin et al. 2018, Definition 2. See also Jung 2025, (189).
     """
 
-    reference: ClassVar[str | None] = "yin2018"
+    reference = "yin2018"
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -407,7 +407,7 @@ class WinsorizedMean(_OrderStatistics):
       Dixon 1960; Jung 2025, (188), with thresholds from order statistics.
     """
 
-    reference: ClassVar[str | tuple[str, ...] | None] = ("dixon1960", "jung2025")
+    reference = ("dixon1960", "jung2025")
 
     def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
@@ -456,7 +456,7 @@ class GeometricMedian(Aggregator):
 
     iterations: int = static(default=16)
     smoothing: Float[Array, ""] | float = 1e-6
-    reference: ClassVar[str | None] = "pillutla2022"
+    reference = "pillutla2022"
 
     def validate(self) -> None:
         checks.count("iterations", self.iterations)
@@ -527,7 +527,7 @@ class MedianOfMeans(Aggregator):
 
     groups: int = static()
     median: Aggregator = GeometricMedian()
-    reference: ClassVar[str | None] = "chen2017"
+    reference = "chen2017"
 
     def validate(self) -> None:
         checks.count("groups", self.groups, at_least=3)
@@ -589,7 +589,7 @@ class Krum(Aggregator):
 
     attackers: int = static()
     select: int = static(default=1)
-    reference: ClassVar[str | None] = "blanchard2017"
+    reference = "blanchard2017"
 
     def validate(self) -> None:
         checks.count("attackers", self.attackers, at_least=0)
@@ -654,7 +654,7 @@ class Bulyan(Aggregator):
     """
 
     attackers: int = static()
-    reference: ClassVar[str | None] = "elmhamdi2018"
+    reference = "elmhamdi2018"
 
     def validate(self) -> None:
         checks.count("attackers", self.attackers, at_least=0)
@@ -781,7 +781,7 @@ class CenteredClipping(Aggregator):
 
     radius: Float[Array, ""] | float
     iterations: int = static(default=1)
-    reference: ClassVar[str | None] = "karimireddy2021"
+    reference = "karimireddy2021"
 
     def validate(self) -> None:
         checks.positive("radius", self.radius)
@@ -823,7 +823,7 @@ class NormClipping(Aggregator):
     """
 
     radius: Float[Array, ""] | float
-    reference: ClassVar[str | tuple[str, ...] | None] = ("sun2019", "he2022")
+    reference = ("sun2019", "he2022")
 
     def validate(self) -> None:
         checks.positive("radius", self.radius)
@@ -872,7 +872,7 @@ class FLTrust(Aggregator):
     root: Problem | None = None
     step_size: Float[Array, ""] | float | None = None
     local_steps: int = static(default=1)
-    reference: ClassVar[str | None] = "cao2021"
+    reference = "cao2021"
 
     def validate(self) -> None:
         checks.count("local_steps", self.local_steps)

@@ -252,7 +252,7 @@ class SignFlip(Attack):
     """
 
     scale: Float[Array, ""] | float = 1.0
-    reference: ClassVar[str | None] = "li2019"
+    reference = "li2019"
 
     def validate(self) -> None:
         super().validate()
@@ -287,7 +287,7 @@ class LargeNoise(Attack):
     """
 
     scale: Float[Array, ""] | float
-    reference: ClassVar[str | None] = "blanchard2017"
+    reference = "blanchard2017"
 
     def validate(self) -> None:
         super().validate()
@@ -325,7 +325,7 @@ class ConstantMessage(Attack):
     """
 
     value: Annotated[Array, "*dim"] = field(converter=as_given)
-    reference: ClassVar[str | None] = "li2019"
+    reference = "li2019"
 
     def validate(self) -> None:
         super().validate()
@@ -387,7 +387,7 @@ class ALittleIsEnough(Attack):
     """
 
     deviations: Float[Array, ""] | float | None = None
-    reference: ClassVar[str | None] = "baruch2019"
+    reference = "baruch2019"
 
     def validate(self) -> None:
         super().validate()
@@ -442,7 +442,7 @@ class InnerProductManipulation(Attack):
     """
 
     scale: Float[Array, ""] | float
-    reference: ClassVar[str | None] = "xie2020"
+    reference = "xie2020"
 
     def validate(self) -> None:
         super().validate()
@@ -495,7 +495,7 @@ class DenialOfService(Attack):
     problem: Problem
     radius: Float[Array, ""] | float
     iterations: int = static(default=5)
-    reference: ClassVar[str | None] = "jung2025"
+    reference = "jung2025"
 
     def validate(self) -> None:
         super().validate()

@@ -562,7 +562,7 @@ class PowerOfChoice(ByLoss, _Counted):
     """
 
     candidates: int = static(kw_only=True)
-    reference: ClassVar[str | None] = "cho2022"
+    reference = "cho2022"
 
     def validate(self) -> None:
         super().validate()
@@ -641,7 +641,7 @@ class ActiveSampling(ByLoss, _Counted):
     sharpness: Float[Array, ""] | float = 0.01
     dropped: float = static(default=0.75)
     uniform: float = static(default=0.1)
-    reference: ClassVar[str | None] = "goetz2019"
+    reference = "goetz2019"
 
     def validate(self) -> None:
         super().validate()

@@ -589,9 +589,9 @@ class Problem:
         r"""The same problem with each client's mean loss multiplied by its own factor.
 
         A client of importance zero counts as unlabeled: its loss is zero for any model, so its
-        model is determined by its neighbors alone (semi-supervised learning, Jung 2025, lines
-        2331-2340). Its share of the regularizer is unchanged. Every algorithm minimizes this
-        objective, and errors are relative to its optimum.
+        model is determined by its neighbors alone (semi-supervised learning, Jung 2025, section
+        6.3). Its share of the regularizer is unchanged. Every algorithm minimizes this objective,
+        and errors are relative to its optimum.
 
         Args:
           importance: ``[K]``, >= 0, not all zero; or ``"samples"`` for :math:`KD_k/\sum_lD_l`, with

@@ -1,11 +1,11 @@
 r"""Algorithms as operators on models, and properties of operators (Jung 2025, section 4.7).
 
-A synchronous round is a map :math:`w^{(t)}=\mathcal Fw^{(t-1)}` of all clients' models (97), lines
-1388-1443, and its effect on the distance of two points determines whether its iteration converges:
-if the distance shrinks by a factor below one (contractive), at that rate; if it does not grow
-(non-expansive), the iteration remains bounded with stale copies; and if :math:`\|\mathcal
-Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` (firmly non-expansive), it converges to
-some fixed point.
+A synchronous round is a map :math:`w^{(t)}=\mathcal Fw^{(t-1)}` of all clients' models, (97),
+section 4.7, and its effect on the distance of two points determines whether its iteration
+converges: if the distance shrinks by a factor below one (contractive), at that rate; if it does not
+grow (non-expansive), the iteration remains bounded with stale copies; and if
+:math:`\|\mathcal Fw-\mathcal Fv\|^2\le(\mathcal Fw-\mathcal Fv)^\top(w-v)` (firmly non-expansive),
+it converges to some fixed point.
 
 The tests here evaluate pairs of points. *A violation is a proof*, given with the pair that shows
 it, beyond the effect of rounding. *The absence of violations is only evidence*: from random pairs,

@@ -1,6 +1,6 @@
-r"""Theory of PGFL (Gauthier 2024, section 5.3; Gauthier et al. 2023), for small cases.
+r"""Theory of PGFL (Gauthier 2024, section 5.3; Gauthier et al. 2023 (PGFL)), for small cases.
 
-Numbers (5.x) and lines refer to the thesis, plain numbers to the arXiv version. The
+Numbers (5.x) are the thesis's, plain numbers those of the paper's preprint, arXiv 2306.06399. The
 theorems state that without inter-cluster learning the models converge linearly to the optimum of
 each cluster (Theorem I), that with it they stay within a distance :math:`\eta` of those without
 (Theorem II), and give the privacy loss of a run (Theorems III and IV). The first two do not hold as
@@ -248,12 +248,11 @@ def _combination(
 def fixed_point(simulation: Simulation) -> Float[np.ndarray, "servers clusters dim"]:
     r"""Limit of the servers' models, if they converge (:func:`rate`).
 
-    The solution of :math:`w=M(w-\bar g(w)/\rho)`. It is *not* the optimum that Theorem I (line
-    1399) claims: the proof cites a result on exact consensus, but servers that alternate averaging
-    and gradient steps never agree while their gradients differ. It is at a distance
-    :math:`O(1/\rho)` from :func:`large_penalty_limit`, which is yet another point. Only a single
-    server (for each cluster separately) reaches the optimum exactly, for any :math:`\rho`, if its
-    :math:`\tau=0`.
+    The solution of :math:`w=M(w-\bar g(w)/\rho)`. It is *not* the optimum that Theorem I
+    claims: the proof cites a result on exact consensus, but servers that alternate averaging and
+    gradient steps never agree while their gradients differ. It is at a distance :math:`O(1/\rho)`
+    from :func:`large_penalty_limit`, which is yet another point. Only a single server (for each
+    cluster separately) reaches the optimum exactly, for any :math:`\rho`, if its :math:`\tau=0`.
 
     With ``dual_reference="aggregate"`` the dual variables are stationary at :math:`w_k=\tilde
     w_{s,(q)}` instead of :math:`w_{s,(q)}`, and :math:`\tilde w=M\tilde w-\bar g(\tilde w)/\rho`,
