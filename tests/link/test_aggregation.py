@@ -514,12 +514,6 @@ def test_checks_leave_traced_shares_alone():
     jax.jit(lambda share: TrimmedMean(share).check(1))(0.1)
 
 
-def test_every_reference_can_be_cited():
-    for aggregator in ALL.values():
-        if aggregator.reference is not None:
-            assert aggregator.reference in fl.citation(aggregator)
-
-
 # Trust, weights, and more attackers than it withstands -------------------------------------------
 
 

@@ -124,8 +124,6 @@ def test_citations_cover_algorithm_and_privacy():
     text = fl.citation(make(privacy=fl.privacy.ZCDP(1.0)))
     assert "@phdthesis{gauthier2024" in text
     assert "@inproceedings{bun2016" in text
-    for algorithm in fl.algorithms.REGISTRY.values():
-        assert fl.citation(algorithm).startswith("@")
     with pytest.raises(ValueError, match="Did you mean 'nedic2009'"):
         fl.citation("nedich2009")
     with pytest.raises(TypeError, match="nothing to cite for 3"):
