@@ -364,7 +364,12 @@ def algorithm(
       needs: its requirements and supported features.
       also: other names of it, and of its special cases, each with how the arguments are to be
         chosen, such as ``"with batches="``; empty if they are free.
+
+    Raises:
+      ValueError: no reference.
     """
+    if not reference:
+        raise ValueError(f"reference must be a key or several, got {checks.shown(reference)}.")
 
     def register(cls: T) -> T:
         cls.label = label

@@ -1,4 +1,4 @@
-"""What a run rests on: keys that resolve, the original work first, and numbers to find it by."""
+"""Citations: keys that resolve, the original work first, and its DOI or arXiv number."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ PARTS = {
 
 #: Works that treat many methods which are older than they are.
 TREATMENTS = {"gauthier2024", "rizk2023", "jung2025"}
-#: Parts that one of these was the first to propose, as far as we know.
+#: Algorithms that one of these proposed first, to our knowledge.
 PROPOSED_THERE = {
     "Sampled diffusion": "rizk2023",  # section 5.2
     "PGFL, by gradient": "gauthier2024",  # chapter 7 asks for cluster discovery
@@ -58,7 +58,7 @@ def keys_of(part):
 
 
 def sources(part):
-    """The docstring's references, up to those that are only related."""
+    """The docstring's references without the related ones."""
     text = inspect.getdoc(part).partition("Reference:\n")[2]
     return plain(" ".join(text.split()).partition("See also")[0])
 
@@ -98,8 +98,7 @@ def test_the_original_work_is_cited_first():
     assert "shi2014" in keys_of(fl.algorithms.NetworkedADMM)
 
 
-def test_years_of_the_sources_do_not_decrease_where_one_follows_the_other():
-    """A method's original work is not younger than a treatment of it."""
+def test_a_treatment_is_not_older_than_the_original_work():
     for cls in ALGORITHMS.values():
         years = {key: int(field(key, "year")) for key in keys_of(cls)}
         followed = [year for key, year in years.items() if key in TREATMENTS]
@@ -119,13 +118,13 @@ def test_an_entry_is_complete(key):
         number = re.fullmatch(r"(\d\d)(\d\d)\.\d{4,5}", preprint)
         assert field(key, "archiveprefix") == "arXiv"
         assert 1 <= int(number[2]) <= 12
-        # A preprint can be older than its publication, but not by much, and never younger.
+        # A preprint may be a few years older than its publication, and is never younger.
         assert 0 <= int(field(key, "year")) - 2000 - int(number[1]) <= 4
     if ENTRIES[key].startswith("@misc"):
         assert field(key, "url") == f"https://arxiv.org/abs/{preprint}"
 
 
-def test_no_entry_is_there_twice():
+def test_entries_are_distinct():
     text = resources.files("fljax").joinpath("references.bib").read_text("utf-8")
     assert sorted(re.findall(r"@\w+\{(\w+),", text)) == sorted(ENTRIES)
     for name in ("doi", "eprint", "title"):

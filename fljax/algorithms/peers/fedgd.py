@@ -85,8 +85,8 @@ class FedGD(Coupled):
       True
 
     Reference:
-      Chen, Richard & Sayed 2014, for least mean squares with one node a cluster; Jung 2025,
-      Algorithms 4 and 5, (110).
+      Chen, Richard & Sayed 2014, for least mean squares, where clusters are single nodes; Jung
+      2025, Algorithms 4 and 5, (110).
     """
 
     coupling: Annotated[Array, "*parameters"] = field(converter=as_given)
@@ -180,8 +180,8 @@ class NetworkedFedSGD(FedGD):
       ValueError: as for :class:`FedGD`; both batches and an oracle, or neither.
 
     Reference:
-      Chen, Richard & Sayed 2014, for least mean squares with one node a cluster; Jung 2025,
-      Algorithms 6 and 7, (113).
+      Chen, Richard & Sayed 2014, for least mean squares, where clusters are single nodes; Jung
+      2025, Algorithms 6 and 7, (113).
     """
 
     coupling: Annotated[Array, "*parameters"] = field(converter=as_given)

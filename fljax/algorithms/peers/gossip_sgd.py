@@ -96,8 +96,8 @@ class GossipSGD(Descending):
       ValueError: a step size that is not positive, batches that cannot be drawn.
 
     Reference:
-      Sundhar Ram, Nedić & Veeravalli 2009, whose pairs average before their gradient steps; Boyd et
-      al. 2006, for the averages.
+      Sundhar Ram, Nedić & Veeravalli 2009, with averages before gradient steps; Boyd et al. 2006,
+      for the averages.
     """
 
     def init(self, problem: Problem | Stream, network: Graph) -> GossipSGDState:
