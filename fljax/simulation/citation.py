@@ -55,7 +55,8 @@ def _class_references(part: object) -> tuple[str, ...]:
     """The class attribute; the field of an instance would be something else."""
     value = getattr(part if isinstance(part, type) else type(part), "reference", None)
     keys = value if isinstance(value, tuple) else (value,)
-    return keys if all(isinstance(key, str) for key in keys) else ()
+    texts = tuple(key for key in keys if isinstance(key, str))
+    return texts if len(texts) == len(keys) else ()
 
 
 def _references(part: object) -> tuple[str, ...]:
