@@ -1,9 +1,9 @@
 """The atlas's pages: recommendations, a ranking a scenario, profiles over all."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,7 @@ RULE = """\
 ## How this was computed
 
 Every registered algorithm ran in every scenario that its needs admit. All were tuned by one rule,
-that of `fl.tune` ({tuning_seeds} seeds of their own, {points} candidates for each number;
-extensions beyond an edge: {extensions}, refinements: {refinements}), and then ran on {seeds} fresh
-seeds.{limit} Each question is tuned for itself: the numbers that are the best for the last value
+that of `fl.tune` on seeds of their own, and then ran on fresh seeds. Each question is tuned for itself: the numbers that are the best for the last value
 are not those that reach a target in the fewest rounds, bits or gradients. Ranks are by the mean of
 the last value; their intervals hold together at 95 % within a scenario (`fl.statistics.ranks`), and
 an algorithm whose interval begins at 1 is *among the best*: it is the best or cannot be told from
@@ -151,8 +149,7 @@ def scenario_cells(page: Page) -> list[str]:
 
 def method(ran: Sequence[Page]) -> list[str]:
     """How the results were computed."""
-    efforts = {tuple(sorted(page.result["effort"].items())) for page in ran}
-    lines = [rule(dict(effort)) for effort in efforts]
+    lines = [RULE.format(resolved=-10 * math.log10(analysis.RESOLVED)), *efforts(ran), ""]
     older = [page for page in ran if not analysis.has_costs(page.result)]
     if older:
         tests = [page.scenario.name for page in older if page.scenario.tuning_parts is not None]
@@ -176,12 +173,19 @@ def newer(page: Page) -> list[str]:
     return [label for label in REGISTRY if label not in covered]
 
 
-def rule(effort: dict[str, Any]) -> str:
-    """A section on how results of this effort were computed."""
-    most = effort["methods"]
-    limit = f" In this quick run a scenario has {most} algorithms at most." if most else ""
-    resolved = -10 * math.log10(analysis.RESOLVED)
-    return RULE.format(**effort, limit=limit, resolved=resolved)
+def efforts(ran: Sequence[Page]) -> list[str]:
+    """How much was computed, and in how many scenarios."""
+    counts = Counter(tuple(page.result["effort"].items()) for page in ran)
+    lines = []
+    for effort, count in counts.most_common():
+        size = dict(effort)
+        limit = f", at most {size['methods']} algorithms" if size["methods"] else ""
+        lines.append(
+            f"- {count} scenarios: {size['tuning_seeds']} seeds of tuning, {size['points']} "
+            f"candidates for each number, at most {size['extensions']} extensions beyond an edge, "
+            f"refined {size['refinements']} times; {size['seeds']} fresh seeds{limit}."
+        )
+    return lines
 
 
 def named(labels: Sequence[str]) -> str:

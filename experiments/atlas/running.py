@@ -46,7 +46,7 @@ class Effort:
     """
 
     seeds: int = 20
-    tuning_seeds: int = 10
+    tuning_seeds: int = 5
     points: int = 8
     extensions: int = 3
     refinements: int = 2

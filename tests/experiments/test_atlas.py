@@ -547,8 +547,10 @@ def test_the_pages_match_the_results(outcome, tmp_path):
     assert f"1 of {len(SCENARIOS)} scenarios were run" in front
     assert "- `peers-grid`: Peers on a grid" in front
     assert "- `peers-ring`" not in front
-    assert "quick run" not in front
-    assert "has 2 algorithms at most" in report.rule(dataclasses.asdict(running.QUICK))
+    assert "- 1 scenarios: 5 seeds of tuning, 8 candidates for each number" in front
+    assert "6 fresh seeds." in front
+    quick = {"effort": dataclasses.asdict(running.QUICK), "methods": {}}
+    assert "at most 2 algorithms" in report.efforts([decisions.Page(None, quick, [])])[0]
     page = (tmp_path / "peers-ring.md").read_text()
     assert "| 1 (1 to 1) | EXTRA | -30.0 dB (" in page
     assert "- FedAvg, 'FedSGD, networked': runs on one server." in page
