@@ -29,15 +29,16 @@ RULE = """\
 ## How this was computed
 
 Every registered algorithm ran in every scenario that its needs admit. All were tuned by one rule,
-that of `fl.tune` on seeds of their own, and then ran on fresh seeds. Each question is tuned for itself: the numbers that are the best for the last value
-are not those that reach a target in the fewest rounds, bits or gradients. Ranks are by the mean of
-the last value; their intervals hold together at 95 % within a scenario (`fl.statistics.ranks`), and
-an algorithm whose interval begins at 1 is *among the best*: it is the best or cannot be told from
-it. Costs are medians over seeds until the target; "X needs 2 times as many" compares geometric
-means over scenarios. Algorithms with equal runs are one entry with all their names. Errors more
-than {resolved:.0f} dB below a scenario's target are rounding of single precision, and count as
-equal. Where all runs of a scenario are evaluated on one test set, numbers are chosen on a
-validation set. Under a privacy budget the tuning itself costs privacy, which is not counted.
+that of `fl.tune` on seeds of their own, and then ran on fresh seeds. Each question is tuned for
+itself: the numbers that are the best for the last value are not those that reach a target in the
+fewest rounds, bits or gradients. Ranks are by the mean of the last value; their intervals hold
+together at 95 % within a scenario (`fl.statistics.ranks`), and an algorithm whose interval begins
+at 1 is *among the best*: it is the best or cannot be told from it. Costs are medians over seeds
+until the target; "X needs 2 times as many" compares geometric means over scenarios. Algorithms with
+equal runs are one entry with all their names. Errors more than {resolved:.0f} dB below a scenario's
+target are rounding of single precision, and count as equal. Where all runs of a scenario are
+evaluated on one test set, numbers are chosen on a validation set. Under a privacy budget the tuning
+itself costs privacy, which is not counted.
 """
 
 OLDER = """\
