@@ -13,6 +13,15 @@ from jaxtyping import Array, Bool, Float
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
+def as_typed(value: object) -> Any:
+    """A NumPy number as one of Python, of any precision as it was typed: the shortest decimal that
+    is rounded to it, 0.1 instead of 0.10000000149; other values as they are.
+    """
+    if isinstance(value, np.floating):
+        return float(str(value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def with_trailing_axes(numbers: Array | np.ndarray, values: Array) -> Any:
     """Append axes of size one to numbers, so that they broadcast along the first axes of values."""
     return numbers.reshape(numbers.shape + (1,) * (values.ndim - numbers.ndim))

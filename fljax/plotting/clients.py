@@ -72,6 +72,6 @@ def by_client(
     share = np.linspace(0, 100, values.sizes["client"])
     drawn = values.copy(data=ordered).drop_vars("client", errors="ignore")
     drawn = drawn.rename(client="share").assign_coords(share=share)
-    drawn["share"].attrs["long_name"] = "clients, from the worst off [%]"
+    drawn["share"].attrs |= {"long_name": "clients, from the worst off", "units": "%"}
     dataset = dataset.drop_dims("client").assign({name: drawn})
     return trade_off(dataset, "share", name, hue, ax, labels=labels, level=level, legend=legend)

@@ -195,7 +195,7 @@ def _curves(dataset, metric, x, axes, ax, labels, level, legend, against) -> Axe
     numbers = statistics.summary(dataset, metric, level)
     at = dataset[against]
     numbers = numbers.assign(at=at.mean("seed") if "seed" in at.dims else at)
-    title = house_style.name_of(dataset, hue) if hue else ""
+    title = statistics.with_unit(dataset[hue]) if hue else ""
     legend = legend and bool(hue or numbers["diverged"].any())
     with style():
         if col or row:
@@ -323,9 +323,7 @@ def _line(
 
 def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
     ax.set_ylabel(statistics.label_of(dataset, metric))
-    name = house_style.name_of(dataset, x) if x != "round" else "iteration"
-    unit = dataset[x].attrs.get("units", "1") if x in (*EFFORTS, "seconds") else "1"
-    ax.set_xlabel(name if unit in ("1", x) else f"{name} [{unit}]")
+    ax.set_xlabel(statistics.with_unit(dataset[x]))
     if x in EFFORTS:
         ax.set_xscale("log")
     elif (
@@ -334,7 +332,7 @@ def _describe(ax: Axes, dataset: xr.Dataset, metric: str, x: str) -> None:
         and 0 < 3 * dataset[x].min() < dataset[x].max()
     ):
         ax.set_xscale("log")
-        ax.set_xticks(dataset[x].values, [f"{v:g}" for v in dataset[x].values])
+        ax.set_xticks(dataset[x].values, [*map(shown, dataset[x].values)])
         ax.minorticks_off()
 
 

@@ -174,7 +174,7 @@ def _ticks(axis: Axis, dataset: xr.Dataset, dim: str, labels: Mapping[Any, str] 
         [i + 0.5 for i in chosen], [house_style.named(values[i], labels) for i in chosen]
     )
     axis.set_tick_params(length=0)
-    axis.set_label_text(house_style.name_of(dataset, dim))
+    axis.set_label_text(statistics.with_unit(dataset[dim]))
 
 
 def _note(

@@ -21,6 +21,7 @@ from matplotlib.legend import Legend
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax._core.numerics import as_typed
 from fljax._core.storage import replace_file
 from fljax.results.tables import shown
 
@@ -147,8 +148,9 @@ def save_figure(picture: Any, path: str | PathLike) -> Path:
 
 
 def named(value: object, labels: Mapping[Any, str] | None) -> str:
-    """The name of a value of an axis."""
-    return (labels or {}).get(value, shown(value))
+    """The name of a value of an axis; of single precision it is looked up as typed, too."""
+    labels = labels or {}
+    return labels.get(value, labels.get(as_typed(value), shown(value)))
 
 
 def name_of(dataset: xr.Dataset, axis: str) -> str:

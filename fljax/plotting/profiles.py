@@ -84,8 +84,6 @@ def performance_profile(
         note = "; ".join(filter(None, [cost.attrs.get("remark"), count]))
         corner = {"xy": (1, 1), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
         ax.annotate(note, **corner, **SMALL_TEXT, gid=NOTE)
-        drawn_legend = house_style.legend_of(
-            ax, house_style.name_of(cost.to_dataset(name="cost"), along), outside=True
-        )
+        drawn_legend = house_style.legend_of(ax, statistics.with_unit(cost[along]), outside=True)
         house_style.widen(house_style.whole(ax), drawn_legend)
     return ax

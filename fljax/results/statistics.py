@@ -116,10 +116,15 @@ def label_of(dataset: xr.Dataset, metric: str | Metric, decibel: bool = True) ->
       'normalized error [dB]'
     """
     name = named(dataset, metric)
-    attrs = dataset[name].attrs
-    unit = "dB" if decibel and is_decibel(dataset, name) else attrs.get("units", "1")
-    label = attrs.get("long_name", name)
-    return label if unit in ("1", name) else f"{label} [{unit}]"
+    unit = "dB" if decibel and is_decibel(dataset, name) else None
+    return with_unit(dataset[name], unit)
+
+
+def with_unit(variable: xr.DataArray, unit: str | None = None) -> str:
+    """The quantity of a variable, with its unit in brackets unless it is a mere number."""
+    unit = unit or variable.attrs.get("units", "1")
+    label = variable.attrs.get("long_name", variable.name)
+    return f"{label}" if unit in ("1", variable.name) else f"{label} [{unit}]"
 
 
 @checked

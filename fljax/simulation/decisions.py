@@ -108,4 +108,4 @@ def _choices(dataset: "xr.Dataset") -> dict[str, str]:
 
 
 def _listed(values: np.ndarray) -> str:
-    return ", ".join(str(value) for value in values.tolist())
+    return ", ".join(map(str, values))

@@ -16,6 +16,7 @@ from jaxtyping import Array, PyTree
 
 from fljax._core import checks, compilation_cache
 from fljax._core.module import Static, TypedKey, as_leaf
+from fljax._core.numerics import as_typed
 from fljax._core.prng import GENERATOR, GENERATORS, random_key
 from fljax.metrics.names import RESERVED
 from fljax.problems.population_problem import OnDisk
@@ -142,7 +143,9 @@ def _axis(name: str, values: object) -> Axis:
             f"{values!r}; for one value write [{values!r}]."
         )
     else:
-        values = list(values)
+        is_array = isinstance(values, jax.Array) and values.dtype.kind in "iuf"
+        # NumPy's numbers are labels, JAX's are arrays; rows of an array are one value each.
+        values = list(np.asarray(values) if is_array and values.ndim == 1 else values)
         labels = [_unmarked(v) for v in values]
         if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
             labels = [v if isinstance(v, str) else _label(v) for v in labels]
@@ -161,7 +164,7 @@ def _axis(name: str, values: object) -> Axis:
     trees = [_as_tree(value) for value in values]
     return Axis(
         name,
-        [label.item() if isinstance(label, np.generic) else label for label in labels],
+        [as_typed(label) for label in labels],
         [_unmarked(v) for v in values],
         trees,
         extra_coords,

@@ -97,10 +97,37 @@ def test_a_single_curve_still_reports_diverged_runs():
 
 def test_labels_units_and_seeds_are_on_the_plot(pair):
     ax = plotting.learning_curves(pair, labels={"one": "first"})
-    assert ax.get_xlabel() == "iteration"
+    assert ax.get_xlabel() == "round"
     assert ax.get_ylabel() == "normalized error [dB]"
     assert ax.get_legend().get_texts()[0].get_text() == "first"
     assert [t.get_text() for t in ax.texts] == ["4 seeds, mean and 95 % band"]
+
+
+def test_every_axis_says_its_quantity_and_unit(grid):
+    grid["budget"].attrs = {"long_name": "bandwidth", "units": "bit/s"}
+    lines = grid.isel(noise=0)
+    assert plotting.trade_off(lines).get_xlabel() == "bandwidth [bit/s]"
+    assert plotting.learning_curves(lines).get_legend().get_title().get_text() == (
+        "bandwidth [bit/s]"
+    )
+    ax = plotting.heat_map(grid, x="budget", y="noise")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("bandwidth [bit/s]", "noise")
+    rate = lines["normalized_error"].isel(round=0).assign_attrs(long_name="rate", units="Hz")
+    ax = plotting.trade_off(lines.assign(rate=rate), against="rate")
+    assert ax.get_xlabel() == "rate [Hz]"
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_values_of_an_axis_are_shown_and_named_as_typed(grid, precision):
+    typed = grid.assign_coords(budget=np.array([10.0, 0.1, 0.3], precision)).isel(noise=0)
+
+    def entries(ax):
+        return [text.get_text() for text in ax.get_legend().get_texts()]
+
+    assert entries(plotting.learning_curves(typed)) == ["10", "0.1", "0.3"]
+    assert entries(plotting.learning_curves(typed, labels={0.1: "weak"})) == ["10", "weak", "0.3"]
+    ticks = plotting.trade_off(typed).get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["10", "0.1", "0.3"]
 
 
 def test_one_seed_has_no_band(pair):
@@ -575,7 +602,7 @@ def test_panels_are_the_values_of_axes_with_their_curves(grid):
         assert ax.get_ylim() == panels[0, 0].get_ylim()
     assert panels[1, 1].get_title() == "noise = strong, zCDP budget = 0.1"
     figure = panels[0, 0].figure
-    assert figure.get_supxlabel() == "iteration"
+    assert figure.get_supxlabel() == "round"
     assert figure.get_supylabel() == "normalized error [dB]"
     assert figure.get_suptitle() == "4 seeds, mean and 95 % band"
     assert not any(ax.texts for ax in panels.flat)

@@ -56,6 +56,19 @@ def penalties(key, penalty):
     return build(key, algorithm=fl.algorithms.ZCDPNFL(penalty, 0.3))
 
 
+@pytest.mark.parametrize("numbers", [np.float32, jnp.float32, float])
+def test_a_grid_of_any_precision_is_labeled_as_typed(numbers):
+    """Labels are what a reader writes into `sel`; the runs have the very numbers."""
+    values = numbers([0.1, 0.7]) if numbers is not float else [0.1, 0.7]
+    study = fl.sweep(budgets, rounds=T, seeds=1, grid={"budget": values})
+    assert study["budget"].values.tolist() == [0.1, 0.7]
+    grid = {"budget": {"low": float(values[0]), "high": float(values[1])}}
+    named = fl.sweep(budgets, rounds=T, seeds=1, grid=grid)
+    np.testing.assert_array_equal(study["privacy_rho"].values, named["privacy_rho"].values)
+    decided = fl.decisions(study).set_index("choice")["value"]
+    assert decided["grid: budget"] == "0.1, 0.7"
+
+
 @pytest.mark.slow
 def test_a_sweep_is_its_runs_one_by_one():
     study = fl.sweep(budgets, rounds=T, seeds=3, grid={"budget": [0.5, 5.0]}, root=7)
