@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         save,
         sweep,
     )
-    from fljax.tuning import Comparison, PrivateTuning, Tuned, compare, tune
+    from fljax.tuning import Comparison, PrivateTuning, Tuned, compare, report, tune
 
 __all__ = [
     "AssumptionWarning",
@@ -95,6 +95,7 @@ __all__ = [
     "privacy",
     "problems",
     "random_key",
+    "report",
     "run",
     "save",
     "schedules",
@@ -133,6 +134,7 @@ _LAZY_NAMES = {
     "PrivateTuning": "fljax.tuning",
     "Tuned": "fljax.tuning",
     "compare": "fljax.tuning",
+    "report": "fljax.tuning",
     "tune": "fljax.tuning",
 }
 

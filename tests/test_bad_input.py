@@ -348,6 +348,7 @@ VALID = {
     "load": {"path": "results.nc"},
     "merge": {"into": "whole"},
     "plan": {"scenario": study, "rounds": 2},
+    "report": {"results": RESULTS, "path": "study.html"},
     "save": {"dataset": xr.Dataset(), "path": "results.nc"},
     "field": {"converter": float},
     "static": {"values": [1, 2]},
@@ -1363,7 +1364,7 @@ VALID = {
 
 #: The valid calls that are not made: they would compile a run, or read results.
 UNTRIED = {
-    *("compare", "load", "merge", "plan", "run", "save", "sweep", "tune"),
+    *("compare", "load", "merge", "plan", "report", "run", "save", "sweep", "tune"),
     *(
         "audit.one_run",
         "audit.membership",

@@ -51,7 +51,7 @@ class Table:
     @property
     def frame(self) -> Any:
         """A pandas ``DataFrame`` with one row per grid point and metric, not rounded."""
-        return self.numbers.to_dataframe(dim_order=[*self._axes, "metric"]).reset_index()
+        return self.numbers.to_dataframe(dim_order=[*self.axes, "metric"]).reset_index()
 
     @property
     def note(self) -> str:
@@ -73,7 +73,7 @@ class Table:
             return f"{mean} [{content.low}, {content.high}]" if content.low else mean
 
         head, *rows = self._rows(cell, lambda text: " ".join(text.replace("|", r"\|").split()))
-        sides = ["---"] * len(self._labels) + ["---:"] * (len(head) - len(self._labels))
+        sides = ["---"] * len(self.labels) + ["---:"] * (len(head) - len(self.labels))
         lines = [f"| {' | '.join(row)} |" for row in (head, sides, *rows)]
         return "\n".join([*lines, "", self.note, ""])
 
@@ -88,7 +88,7 @@ class Table:
             return f"${mean}$ $[{low}, {high}]$" if content.low else f"${mean}$"
 
         head, *rows = self._rows(cell, _escaped)
-        columns = "l" * len(self._labels) + "r" * (len(head) - len(self._labels))
+        columns = "l" * len(self.labels) + "r" * (len(head) - len(self.labels))
         head, *lines = [" & ".join(row) + r" \\" for row in (head, *rows)]
         frame = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
         return "\n".join([f"% {self.note}", *frame, *lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -121,23 +121,24 @@ class Table:
     _repr_markdown_ = markdown  # in a notebook
 
     @property
-    def _axes(self) -> list[str]:
+    def axes(self) -> list[str]:
+        """The axes of the grid."""
         return [str(dim) for dim in self.numbers["mean"].dims if dim != "metric"]
 
     @property
-    def _labels(self) -> list[str]:
+    def labels(self) -> list[str]:
         """The axes, and the coordinates with the selected values."""
         chosen = (str(name) for name in self.numbers.coords if name not in self.numbers.dims)
-        return [*self._axes, *chosen]
+        return [*self.axes, *chosen]
 
     def _rows(
         self, cell: Callable[["_Cell"], str], plain: Callable[[str], str]
     ) -> Iterator[list[str]]:
         """The header and the rows, with columns of counts that differ from the number of seeds."""
-        numbers = self.numbers.transpose(*self._axes, "metric")
+        numbers = self.numbers.transpose(*self.axes, "metric")
         points = numbers["mean"].isel(metric=0, drop=True)
         label_columns = [
-            numbers[name].broadcast_like(points).transpose(*points.dims) for name in self._labels
+            numbers[name].broadcast_like(points).transpose(*points.dims) for name in self.labels
         ]
         counts = [
             name
@@ -229,13 +230,7 @@ def table(
       <BLANKLINE>
     """
     names = [statistics.named(dataset, metric) for metric in metrics]
-    if not names:  # axes of a metric's own have no labels
-        axes = {"seed", "round", *dataset.coords}
-        names = [
-            name
-            for name in statistics.metric_names(dataset)
-            if "decibel" in dataset[name].attrs and axes.issuperset(dataset[name].dims)
-        ]
+    names = names or scalar_metrics(dataset)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a table is of one or more metrics, each once, got {names}.")
     dataset = statistics.at_round(dataset, round)
@@ -262,6 +257,16 @@ def table(
     at = {name: coord.item() for name, coord in aside.items() if not coord.ndim}
     numbers.attrs |= {"remarks": statistics.remarks(dataset), "at": at}
     return Table(numbers, _directions(best, names))
+
+
+def scalar_metrics(dataset: xr.Dataset) -> list[str]:
+    """The metrics of the simulations that have one number for each run and round."""
+    axes = {"seed", "round", *dataset.coords}  # axes of a metric's own have no labels
+    return [
+        name
+        for name in statistics.metric_names(dataset)
+        if "decibel" in dataset[name].attrs and axes.issuperset(dataset[name].dims)
+    ]
 
 
 def _directions(best: str | Mapping[str, str] | None, names: list[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,11 +38,17 @@ def warn(dataset: "xarray.Dataset", built: Built = ()) -> None:
       built: the simulations behind them, or their shapes, and at which grid points each is: a
         ``DataArray`` or ``True``; without them metrics and silent runs are not checked.
     """
+    for category, text in reasons(dataset, built):
+        warnings.warn(text, category, stacklevel=3)
+
+
+def reasons(dataset: "xarray.Dataset", built: Built = ()) -> Iterator[tuple[type[Warning], str]]:
+    """The class and the text of each warning of :func:`warn`."""
     if "diverged" not in dataset:
         return  # no run has finished
     for category, check in CHECKS:
         if text := check(dataset, built):
-            warnings.warn(text, category, stacklevel=3)
+            yield category, text
 
 
 def _runs(dataset: "xarray.Dataset") -> int:

@@ -2,14 +2,21 @@
 
 import dataclasses
 import functools
+import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 
+from fljax import algorithms, privacy
 from fljax._core import checks
+from fljax.link import aggregation, attacks
 from fljax.privacy import ZCDP, ApproximateDP
 from fljax.simulation.scenario import Simulation
 
 _PRIVACY = {ZCDP: ("bun2016",), ApproximateDP: ("dwork2014",)}
+
+#: Public modules whose classes state references.
+_MODULES = (algorithms, privacy, aggregation, attacks)
 
 
 @functools.cache
@@ -22,10 +29,12 @@ def citation(subject: Simulation | type | object | str) -> str:
     """BibTeX of the sources of a run: its algorithm, its privacy notion, and its other parts.
 
     Args:
-      subject: a :class:`~fljax.Simulation`; an algorithm, aggregator or attack (class or
-        instance); or a key of ``references.bib``. The class attribute ``reference`` of a part is
-        such a key, or a tuple of keys: the work that introduced it first, then the ones that the
-        implementation follows. Instead of a key, a part of your own may state an entry of BibTeX.
+      subject: a :class:`~fljax.Simulation`; results of :func:`fljax.run` or :func:`fljax.sweep`,
+        in which classes of your own are only named, in a comment; an algorithm, aggregator or
+        attack (class or instance); or a key of ``references.bib``. The class attribute
+        ``reference`` of a part is such a key, or a tuple of keys: the work that introduced it
+        first, then the ones that the implementation follows. Instead of a key, a part of your own
+        may state an entry of BibTeX.
 
     Raises:
       TypeError: something that has no reference.
@@ -44,11 +53,28 @@ def citation(subject: Simulation | type | object | str) -> str:
         keys = [*_references(subject.algorithm), *_PRIVACY.get(type(subject.privacy), ())]
         parts = (getattr(subject, field.name) for field in dataclasses.fields(subject))  # pyright: ignore[reportArgumentType]
         keys += [key for part in parts for key in _class_references(part)]
+    elif "decisions" in getattr(subject, "attrs", ()):
+        keys = [*_recorded(json.loads(subject.attrs["decisions"]))]
     elif isinstance(subject, str):
         keys = [subject]
     else:
         keys = _references(subject)
     return "\n\n".join(_entry(key) for key in dict.fromkeys(keys))
+
+
+def _recorded(decisions: dict[str, list[str]]) -> Iterator[str]:
+    """The references of the classes in the record of a study's parts, the algorithms' first.
+
+    An algorithm that is not the library's gives a comment with its name.
+    """
+    for part in dict.fromkeys(("algorithm", "privacy", *decisions)):
+        for name in (re.match(r"\w*", text)[0] for text in decisions.get(part, ())):
+            cls = next((vars(module)[name] for module in _MODULES if name in vars(module)), None)
+            references = _class_references(cls)
+            yield from references
+            if part == "algorithm" and not references:
+                yield f"% {name}: its class states its reference, which results do not hold."
+            yield from _PRIVACY.get(cls, ())
 
 
 def _class_references(part: object) -> tuple[str, ...]:
@@ -72,7 +98,7 @@ def _references(part: object) -> tuple[str, ...]:
 
 
 def _entry(reference: str) -> str:
-    if reference.lstrip().startswith("@"):
+    if reference.lstrip().startswith(("@", "%")):
         return reference.strip()
     checks.choice("reference", reference, _entries())
     return _entries()[reference]

@@ -54,12 +54,18 @@ def save_picture(results, path):
     plt.close(ax.figure)
 
 
+def write_page(results, path):
+    pytest.importorskip("plotly", reason="pip install 'fljax[report]'")
+    fl.report(results, path)
+
+
 WRITERS = {
     "results.nc": lambda results, tuned, path: fl.save(results, path),
     "table.md": lambda results, tuned, path: fl.table(results).save(path),
     "picture.png": lambda results, tuned, path: save_picture(results, path),
     "picture.pdf": lambda results, tuned, path: save_picture(results, path),
     "tuned.json": lambda results, tuned, path: tuned[0].save(path),
+    "page.html": lambda results, tuned, path: write_page(results, path),
 }
 
 
