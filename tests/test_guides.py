@@ -61,7 +61,7 @@ def cook(study, tmp_path, monkeypatch):
 def test_recipes_are_short_and_begin_with_the_same_study():
     start, other = ([p.code for p in programs(page)[:2]] for page in (OWN, RESULTS))
     assert start == other
-    assert len(RECIPES) == 11
+    assert len(RECIPES) == 12
     for page in PAGES:
         for heading, code in programs(page):
             assert max(map(len, code.splitlines())) <= 100, f"{page}, {heading}"
@@ -138,6 +138,16 @@ def test_a_table_of_a_paper(cook, capsys, tmp_path):
     assert (tmp_path / "table.tex").read_text() == table.latex()
     head, rule, *_ = table.markdown().splitlines()
     assert f"\n{head}\n{rule}\n" in text(RESULTS)
+
+
+@pytest.mark.slow
+def test_a_page_to_look_at(cook, capsys, tmp_path):
+    pytest.importorskip("plotly")
+    names = cook("A page to look at")
+    assert capsys.readouterr().out.startswith("study.html: ")
+    shown = (tmp_path / names["page"]).read_text()
+    assert "<h1>ADMM and gradients</h1>" in shown
+    assert "gauthier2024" in shown
 
 
 @pytest.mark.slow
