@@ -38,7 +38,7 @@ MOST_BELOW = 12
 #: Variables that can be the horizontal axis, besides the round.
 EFFORTS = ("bits", "messages", *COMPUTED, "seconds")
 
-#: What a run spent of its privacy budget at the end.
+#: Variables with the privacy budget that a run has spent.
 SPENT = ("privacy_epsilon", "privacy_delta", "privacy_rho", "privacy_releases")
 
 #: Attributes that are shown in sections of their own, or that point to other programs.
@@ -48,7 +48,8 @@ SHOWN_ELSEWHERE = ("decisions", "privacy", "not_covered", "cite")
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 
 #: Positions of the menus that choose the scale among all menus of the figure.
-X_SCALE, Y_SCALE = 2, 3
+X_SCALE = 2
+Y_SCALE = 3
 SCALES = ("linear", "log")
 
 #: Settings of both axes.
@@ -76,7 +77,7 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
 pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; }
 """
 
-#: Draws the figure, and sorts a table by the column whose head is pressed; values that are no
+#: Draws the figure, and sorts a table by the column whose head is pressed; other values than
 #: numbers are compared as text.
 PROGRAM = """
 const figure = JSON.parse(document.getElementById("figure").textContent);
@@ -184,7 +185,7 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
         for name in metrics
         for decibel in ([True, False] if statistics.is_decibel(dataset, name) else [False])
     ]
-    # Of each curve: what is shown first, and what each entry of the menus shows instead.
+    # Each curve has its first arrays, and others for each entry of the menus.
     arrays = 3 + 5 * (1 + len(scaled)) + 3 * len(x_values)
     _check_size({axis: dataset.sizes[axis] for axis in grid}, dataset.sizes["round"], arrays)
     numbers = {
@@ -193,23 +194,21 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
         )
         for name in metrics
     }
-    entries = {
-        statistics.label_of(dataset, name, decibel): (
-            # What is shown in dB is positive, and is read on a logarithmic axis otherwise.
-            SCALES[statistics.is_decibel(dataset, name) and not decibel],
-            _vertical(numbers[name], decibel),
-            {"shapes": _line_at(target, name, decibel)},
-        )
-        for name, decibel in scaled
-    }
+    entries = []
+    for name, decibel in scaled:
+        # Other numbers of a metric in dB are positive, and are read on a logarithmic axis.
+        scale = SCALES[statistics.is_decibel(dataset, name) and not decibel]
+        label = statistics.label_of(dataset, name, decibel)
+        shapes = _line_at(target, name, decibel)
+        entries.append((label, scale, _vertical(numbers[name], decibel), {"shapes": shapes}))
     names = _names(dataset, grid, numbers[metrics[0]])
     is_long = max(map(len, names)) > MOST_LETTERS and len(names) <= MOST_BELOW
-    place = {"orientation": "h", "y": -0.15} if is_long else {}
-    first_label, (_, first, layout) = next(iter(entries.items()))
-    x_label, (_, at) = next(iter(x_values.items()))
+    below = {"orientation": "h", "y": -0.15} if is_long else {}
+    first_label, _, first, layout = entries[0]
+    x_label, _, rounds = x_values[0]
     traces = [
         trace
-        | {"x": at[0].tolist(), "y": first["y"][i]}
+        | {"x": rounds[0].tolist(), "y": first["y"][i]}
         | ({"customdata": first["customdata"][i]} if first["customdata"][i] else {})
         for i, trace in enumerate(_traces(names, numbers[metrics[0]].attrs["seeds"]))
     ]
@@ -222,7 +221,7 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
             "hovermode": "closest",
             "xaxis": _axis(x_label),
             "yaxis": _axis(first_label),
-            "legend": {"title": {"text": _plain(_grid_label(dataset, grid))}} | place,
+            "legend": {"title": {"text": _plain(_grid_label(dataset, grid))}} | below,
             "updatemenus": _menus(entries, x_values),
         }
         | layout,
@@ -256,12 +255,12 @@ def _check_size(sizes: Mapping[str, int], rounds: int, arrays: int) -> None:
         )
 
 
-def _horizontal(dataset: xr.Dataset, grid: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
-    """For each horizontal axis by its label the scale, and the numbers of all curves, or the one
-    row that they share: ``[1 or H, T]``.
+def _horizontal(dataset: xr.Dataset, grid: Sequence[str]) -> list[tuple[str, str, np.ndarray]]:
+    """For each horizontal axis the label, the scale, and the numbers of all curves, or the one row
+    that they share: ``[1 or H, T]``.
     """
-    label = statistics.with_unit(dataset["round"])
-    axes = {label: (SCALES[0], dataset["round"].values[None])}
+    rounds = dataset["round"]
+    axes = [(statistics.with_unit(rounds), SCALES[0], rounds.values[None])]
     for name in EFFORTS:
         if name not in dataset.variables or "round" not in dataset[name].dims:
             continue
@@ -273,7 +272,7 @@ def _horizontal(dataset: xr.Dataset, grid: Sequence[str]) -> dict[str, tuple[str
         if (rows > 0).any():  # else it was not counted, or nothing was sent
             shared = np.array_equal(rows, np.broadcast_to(rows[0], rows.shape), equal_nan=True)
             label = statistics.with_unit(dataset[name])
-            axes[label] = SCALES[1], rows[:1] if shared else rows
+            axes.append((label, SCALES[1], rows[:1] if shared else rows))
     return axes
 
 
@@ -350,18 +349,20 @@ def _line_at(target: Mapping[str, float], metric: str, decibel: bool) -> list[di
     if metric not in target:
         return []
     level = float(statistics.decibels(target[metric]) if decibel else target[metric])
+    if not np.isfinite(level):
+        return []
     line = {"color": "#555555", "width": 1, "dash": "dot"}
     across = {"xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level}
     return [{"type": "line", "layer": "below", "line": line} | across]
 
 
 def _menus(
-    entries: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]],
-    x_values: Mapping[str, tuple[str, np.ndarray]],
+    entries: Sequence[tuple[str, str, dict[str, Any], dict[str, Any]]],
+    x_values: Sequence[tuple[str, str, np.ndarray]],
 ) -> list[dict[str, Any]]:
     """The menus above the figure: the metric, the horizontal axis, and the scales of both axes.
 
-    A new quantity comes with its usual scale, which the menu of scales then shows as well.
+    A new quantity comes with its usual scale, which the menu of scales then shows, too.
     """
 
     def shows(axis: str, label: str, scale: str, menu: int) -> dict[str, Any]:
@@ -373,7 +374,7 @@ def _menus(
 
     metrics = [
         _button(label, arrays, shows("yaxis", label, scale, Y_SCALE) | layout)
-        for label, (scale, arrays, layout) in entries.items()
+        for label, scale, arrays, layout in entries
     ]
     horizontal = [
         _button(
@@ -382,25 +383,25 @@ def _menus(
             {"x": [_finite(row) for row in np.repeat(rows, 3 if len(rows) > 1 else 1, axis=0)]},
             shows("xaxis", label, scale, X_SCALE),
         )
-        for label, (scale, rows) in x_values.items()
+        for label, scale, rows in x_values
     ]
     scales = [
         [_button(f"{scale} {axis[0]}", {}, {f"{axis}.type": scale}) for scale in SCALES]
         for axis in ("xaxis", "yaxis")
     ]
-    place = {"y": 1, "yanchor": "bottom", "xanchor": "left", "active": 0}
-    beside = {"x": 0.8, "type": "buttons", "direction": "right"}
+    corner = {"y": 1, "yanchor": "bottom", "xanchor": "left", "active": 0}
+    right = {"x": 0.8, "type": "buttons", "direction": "right"}
     menus = [
         {"buttons": metrics, "x": 0, "pad": {"b": 54}},
         {"buttons": horizontal, "x": 0, "pad": {"b": 12}},
-        {"buttons": scales[0], "pad": {"b": 12}} | beside,
-        {"buttons": scales[1], "pad": {"b": 54}} | beside,
+        {"buttons": scales[0], "pad": {"b": 12}} | right,
+        {"buttons": scales[1], "pad": {"b": 54}} | right,
     ]
-    return [place | menu for menu in menus]
+    return [corner | menu for menu in menus]
 
 
 def _button(label: str, arrays: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a menu, and what it changes."""
+    """An entry of a menu, with the arrays and the layout that it sets."""
     return {"label": _plain(label), "method": "update", "args": [{**arrays}, {**layout}]}
 
 
@@ -410,7 +411,7 @@ def _grid_label(dataset: xr.Dataset, grid: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text for Plotly, which reads some tags of HTML, such as those of bold letters."""
+    """Text for Plotly, which reads some tags of HTML, such as bold letters."""
     return html.escape(text, quote=False)
 
 
@@ -442,14 +443,16 @@ def _rows(
     rows = []
     for point in np.ndindex(points.shape):
         at = dict(zip(points.dims, point, strict=True))
-        here = numbers.isel(at)
+        cells = numbers.isel(at)
         row = [_cell(label.isel(at).values[()]) for label in labels.values()]
-        for i in range(here.sizes["metric"]):
-            mean, low, high = (float(here[part].isel(metric=i)) for part in ("mean", "low", "high"))
+        for i in range(cells.sizes["metric"]):
+            mean, low, high = (
+                float(cells[part].isel(metric=i)) for part in ("mean", "low", "high")
+            )
             cell = rounded(mean, low, high)
             text = f"{cell.mean} [{cell.low}, {cell.high}]" if cell.low else cell.mean
             row.append(_cell(mean, text))
-        row.append(_cell(int(here["diverged"].max())))
+        row.append(_cell(int(cells["diverged"].max())))
         for values in spent.values():
             value = float(values.isel(at))
             mark = " (nominal)" if nominal.isel(at) and np.isfinite(value) else ""
@@ -505,7 +508,7 @@ def _warnings(dataset: xr.Dataset) -> list[str]:
 
 
 def _privacy(dataset: xr.Dataset) -> dict[str, dict[str, str]]:
-    """What the privacy figures assume, and what in the page they do not cover."""
+    """The assumptions of the privacy figures, and the results that they do not cover."""
     stated = {
         "Assumptions of the privacy figures": assumptions(dataset),
         "Not covered by the privacy budget": not_covered(dataset),

@@ -85,7 +85,9 @@ def report(
     if compared and not metrics:
         names = [*dict.fromkeys([compared.metric, *names])]
     more = {}
+    target = {}
     if compared:
+        target = {} if compared.target is None else {compared.metric: compared.target}
         more["Methods compared"] = compared.table(level=level)
         if any(compared.tuned.chosen.values()):
             more["Tuned values"] = compared.tuned.table()
@@ -94,7 +96,7 @@ def report(
         table(dataset, *names, level=level),
         title=title or str(dataset.attrs.get("scenario", "Results")),
         bibtex=citation(dataset) if "decisions" in dataset.attrs else "",
-        target={compared.metric: compared.target} if compared and compared.target else {},
+        target=target,
         more=more,
     )
     return replace_file(path, text)

@@ -58,7 +58,7 @@ def penalties(key, penalty):
 
 @pytest.mark.parametrize("numbers", [np.float32, jnp.float32, float])
 def test_a_grid_of_any_precision_is_labeled_as_typed(numbers):
-    """Labels are what a reader writes into `sel`; the runs have the very numbers."""
+    """A reader selects by the label; the runs have the number in its full precision."""
     values = numbers([0.1, 0.7]) if numbers is not float else [0.1, 0.7]
     study = fl.sweep(budgets, rounds=T, seeds=1, grid={"budget": values})
     assert study["budget"].values.tolist() == [0.1, 0.7]

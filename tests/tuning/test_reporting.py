@@ -135,7 +135,7 @@ def expected(results, name):
         half = stats.t.ppf(0.975, len(values) - 1) * values.std(0, ddof=1) / np.sqrt(len(values))
         if name == "gap":
             curves.append((mean - half, mean + half, mean))
-        else:  # in logarithms, for what is not negative
+        else:  # in logarithms, since it is not negative
             curves.append((mean * np.exp(-half / mean), mean * np.exp(half / mean), mean))
     return np.array(curves)
 
@@ -171,6 +171,8 @@ def test_text_of_results_is_no_program(results, tmp_path):
     assert parsed.all("title")[0][1] == parsed.all("h1")[0][1] == BAD_NAME
     assert {row[0][1] for row in parsed.table()[1:]} == {"plain", BAD_NAME}
     assert "X<(1)" in parsed.text
+    (figure,) = [text for attrs, text in parsed.all("script") if "id" in attrs]
+    assert "<" not in figure  # which could end the element
     names = [trace["name"] for trace in parsed.figure["data"] if "name" in trace]
     # Plotly reads some tags in text, and shows entities as the letters they stand for.
     assert len(names) == 6
@@ -302,7 +304,7 @@ def test_one_seed_has_no_band(results, tmp_path):
     assert "[" not in parsed.table()[1][1][1]
 
 
-# Of a real study ---------------------------------------------------------------------------------
+# A computed study ---------------------------------------------------------------------------------
 
 
 def scenario(key, algorithm):
