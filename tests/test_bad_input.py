@@ -1432,6 +1432,8 @@ ACCEPTED = {
     ("load", "path"): "text",
     ("merge", "into"): "text",
     ("save", "path"): "text",
+    ("report", "metrics"): "empty",  # all of them
+    ("report", "title"): "text",
     ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
     ("algorithms.APFL", "interpolation"): "list",  # one for each client
     ("audit.corners", "targets"): "list",

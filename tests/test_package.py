@@ -57,6 +57,7 @@ def test_everything_public_is_listed_and_documented(module):
 SAME_MEANING = {
     "fixed_point",  # theory: of any operator, and of PGFL's round
     "from_optax",  # an optimizer, or a schedule
+    "report",  # of results as a page, or of a run's alarms
     "stable_step",  # theory: of the algorithm
     "steady_state",  # theory: of the algorithm
 }

@@ -53,8 +53,8 @@ def citation(subject: Simulation | type | object | str) -> str:
         keys = [*_references(subject.algorithm), *_PRIVACY.get(type(subject.privacy), ())]
         parts = (getattr(subject, field.name) for field in dataclasses.fields(subject))  # pyright: ignore[reportArgumentType]
         keys += [key for part in parts for key in _class_references(part)]
-    elif "decisions" in getattr(subject, "attrs", ()):
-        keys = [*_recorded(json.loads(subject.attrs["decisions"]))]
+    elif record := getattr(subject, "attrs", {}).get("decisions"):
+        keys = [*_recorded(json.loads(record))]
     elif isinstance(subject, str):
         keys = [subject]
     else:

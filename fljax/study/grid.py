@@ -143,9 +143,9 @@ def _axis(name: str, values: object) -> Axis:
             f"{values!r}; for one value write [{values!r}]."
         )
     else:
-        is_array = isinstance(values, jax.Array) and values.dtype.kind in "iuf"
-        # NumPy's numbers are labels, JAX's are arrays; rows of an array are one value each.
-        values = list(np.asarray(values) if is_array and values.ndim == 1 else values)
+        if isinstance(values, jax.Array) and values.ndim == 1 and values.dtype.kind in "iuf":
+            values = np.asarray(values)  # NumPy's numbers are labels, JAX's are arrays
+        values = list(values)
         labels = [_unmarked(v) for v in values]
         if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
             labels = [v if isinstance(v, str) else _label(v) for v in labels]
