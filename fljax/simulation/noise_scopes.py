@@ -7,6 +7,8 @@ clients, at a trusted server, or to the gradients of clients. The rest of a run 
 
 import abc
 import functools
+import math
+import warnings
 from typing import Any, cast
 
 import jax
@@ -19,8 +21,13 @@ from fljax._core.memory import check_fits
 from fljax._core.numerics import representable_sensitivity
 from fljax.privacy import Gap, GradientMechanism, Notion, ServerMechanism, promises
 from fljax.problems import Problem
+from fljax.results.warnings import AssumptionWarning
 from fljax.simulation.run_state import Carry, Prepared
 from fljax.simulation.scenario import Simulation
+
+#: The standard deviation of noise may fall by this number of powers of ten over a run without a
+#: warning: beyond, messages of the first rounds hold nothing but noise.
+MOST_DECADES = 3.0
 
 
 class ScopeOfNoise(abc.ABC):
@@ -58,6 +65,10 @@ class OnMessages(ScopeOfNoise):
         check = getattr(simulation.privacy, "check", None)
         if check is not None:
             check(simulation.algorithm.message_size_of(simulation.problem), rounds)
+        decay = getattr(simulation.privacy, "variance_decay", None)
+        if decay is not None:
+            warn_of_spread = functools.partial(_warn_of_spread, rounds=rounds)
+            checks.check_when_concrete(warn_of_spread, decay)
 
     def plan(self, simulation: Simulation, rounds: int) -> Any:
         sensitivity = functools.partial(message_sensitivity, simulation, simulation.fixed_problem)
@@ -133,6 +144,22 @@ SCOPES: dict[str, ScopeOfNoise] = {
 def scope_of(simulation: Simulation) -> ScopeOfNoise | None:
     """Where the noise of a simulation's mechanism is added; ``None`` without one."""
     return None if simulation.privacy is None else SCOPES[simulation.privacy.scope]
+
+
+def _warn_of_spread(decay: Array | float, *, rounds: int) -> None:
+    """Warn where the noise of the first round is far above that of the last."""
+    steps = rounds - 1
+    # In logarithms, since the ratio itself overflows in long runs.
+    decades = -0.5 * steps * math.log10(float(decay))
+    if decades > MOST_DECADES:
+        warnings.warn(
+            f"with decay={float(decay):.6g} the noise of the first of {rounds} rounds is "
+            f"10^{decades:.3g} times that of the last, and at first drowns all messages. Leave "
+            "decay out (the same noise in every round, for any number of rounds), or take "
+            f"decay={0.01 ** (1 / steps):.6g}, with which it falls to a tenth over this run.",
+            AssumptionWarning,
+            stacklevel=2,
+        )
 
 
 def message_sensitivity(simulation: Simulation, problem: Problem, round: Array) -> Array:

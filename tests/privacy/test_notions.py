@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fljax as fl
+from fljax.algorithms import EpsilonDeltaNFL
 from fljax.link import Link, Stages
 from fljax.privacy import ZCDP, ApproximateDP, PureDP, accounting
+from fljax.simulation.scan import check_length
 from tests.reference import nfl
 
 close = np.testing.assert_allclose
@@ -235,6 +239,79 @@ def test_a_run_takes_advanced_composition():
     results = fl.run(simulation(ApproximateDP(2.0, 1e-3, rule="advanced")), 10)
     close(results.privacy_delta[-1], 5e-4, rtol=1e-6)  # the other half is composition's own
     assert float(results.privacy_epsilon[-1]) > 0
+
+
+# Noise over the rounds -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 20, 2000])
+def test_the_default_noise_of_zcdp_is_the_same_in_every_round_of_any_run(rounds):
+    scale, spent = releases(ZCDP(0.3), constant, rounds)
+    close(scale, np.tile(SCALES * math.sqrt(rounds / (2 * 0.3)), (rounds, 1)), rtol=1e-12)
+    close([math.fsum(column) for column in spent["rho"].T], 0.3, rtol=1e-12)
+
+
+def private_network(privacy, algorithm=None):
+    settings = {"algorithm": algorithm or fl.algorithms.ATC(0.1), "privacy": privacy}
+    return dataclasses.replace(simulation(ApproximateDP(0.5, 1e-3)), **settings)
+
+
+def warnings_of(privacy, rounds, *algorithm):
+    """The texts of a check before a run, which compiles nothing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_length(private_network(privacy, *algorithm), rounds)
+    assert all(issubclass(warning.category, fl.AssumptionWarning) for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("rounds", [101, 5001])
+def test_noise_that_falls_by_more_than_three_decades_is_named_with_its_remedy(rounds):
+    three_decades = 10 ** (-6 / (rounds - 1))  # of the variance, whose root falls by 1000
+    assert not warnings_of(ZCDP(1.0, three_decades * 1.0001), rounds)
+    assert not warnings_of(ZCDP(1.0), rounds)
+    for schedule in ("privacy", "variance"):
+        falls = ZCDP(1.0, three_decades * 0.9999, schedule=schedule)
+        (text,) = warnings_of(falls, rounds)
+        assert f"first of {rounds} rounds" in text
+        assert "Leave decay out" in text
+        remedy = float(re.search(r"take decay=([\d.]+)", text)[1])
+        scale, spent = releases(ZCDP(1.0, remedy), constant, rounds)
+        close(scale[0] / scale[-1], 10, rtol=0.01)
+        close(spent["rho"].sum(0), 1.0, rtol=1e-9)
+        assert not warnings_of(ZCDP(1.0, remedy), rounds)
+
+
+def test_the_ratio_of_the_noise_is_stated_where_it_would_overflow():
+    (text,) = warnings_of(ZCDP(1.0, 0.5), 10_001)
+    assert f"10^{5000 * math.log10(2):.3g} times" in text
+
+
+def test_each_budget_warns_of_its_own_decay():
+    assert warnings_of(PureDP(1e4, 0.5), 30)
+    assert not warnings_of(PureDP(1e4, 0.9), 30)
+    small = {"epsilon": 0.5, "delta": 1e-3, "decay": 0.5}
+    expected = {"uniform": False, "geometric": True}
+    for rule, warns in expected.items():  # only the geometric rule reads the decay
+        texts = warnings_of(ApproximateDP(**small, rule=rule), 30, EpsilonDeltaNFL(1.0, 0.5))
+        assert bool(texts) == warns
+
+
+def test_runs_and_sweeps_warn_of_the_spread_before_they_compile(monkeypatch):
+    def scenario(key, decay):
+        return private_network(ZCDP(1.0, decay))
+
+    def compile_nothing(*args, **options):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("fljax.simulation.running._run", compile_nothing)
+    monkeypatch.setattr("jax.stages.Lowered.compile", compile_nothing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fl.AssumptionWarning)
+        with pytest.raises(fl.AssumptionWarning, match="first of 100 rounds"):
+            fl.run(scenario(None, 0.5), 100)
+        with pytest.raises(fl.AssumptionWarning, match=r"decay=0\.5 .*first of 100 rounds"):
+            fl.sweep(scenario, grid={"decay": [1.0, 0.5]}, rounds=100, seeds=2)
 
 
 # The link --------------------------------------------------------------------------------------
