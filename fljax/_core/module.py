@@ -17,11 +17,15 @@ import jax
 import numpy as np
 
 from fljax._core import annotations, checks
+from fljax._core.call_errors import remedy
 
 T = TypeVar("T")
 
 #: A sequence is displayed with at most this many items.
 MAX_SHOWN_ITEMS = 8
+
+#: Characters of an argument's text in the call that an error suggests.
+MAX_ARGUMENT_TEXT = 40
 
 
 class TypedKey:
@@ -481,12 +485,14 @@ def _constructor(cls: type) -> Callable[..., None]:
             inspect.Parameter(field.name, kind, default=default, annotation=field.type)
         )
     signature = inspect.Signature(parameters, return_annotation=None)
+    of_callers = inspect.Signature(parameters[1:])  # without self
 
     def construct(*args: object, **kwargs: object) -> None:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{cls.__name__}() {error}") from None
+            mend = remedy(cls.__name__, of_callers, args[1:], kwargs, _argument_text)
+            raise TypeError(f"{cls.__name__}() {error}; {mend}.") from None
         bound.apply_defaults()
         part = bound.arguments.pop("self")
         arguments = {
@@ -542,6 +548,12 @@ def _field_repr(value: Any, width: int) -> str:
     if repr_method is _constructor_repr or hasattr(value, "_fields") or has_generated_repr:
         return _constructor_repr(value, width)
     return getattr(value, "__qualname__", None) or repr(value)
+
+
+def _argument_text(value: object) -> str:
+    """The ``repr`` of an argument in one short line; ``...`` if it is longer."""
+    text = _field_repr(value, MAX_ARGUMENT_TEXT)
+    return text if len(text) <= MAX_ARGUMENT_TEXT and "\n" not in text else "..."
 
 
 def _joined_repr(start: str, texts: list[str], end: str, width: int) -> str:
