@@ -23,11 +23,12 @@ def remedy(
     named: Mapping[str, object],
     value_text: Callable[[object], str] = repr,
 ) -> str:
-    """The call that a wrong one probably meant, as "write ...", with ``...`` for unknown values; the
-    names of all arguments for a name that is like none of them.
+    """The call that a wrong one probably meant, as "write ...".
 
-    Values by position that have no argument, or an optional one, belong to the missing arguments if
-    there are as many of both: the 1.0 of ``FedProx(0.1, 1.0)`` is its attraction.
+    In it ``...`` stands for values that are not known. Values by position that have no argument, or
+    an optional one, belong to the missing arguments if there are as many of both: the 1.0 of
+    ``FedProx(0.1, 1.0)`` is its attraction. For a name that is like no argument, the text lists
+    all arguments.
 
     Args:
       name: of the class.
