@@ -62,26 +62,72 @@ class DelayLaw:
 
 @module
 class Fixed(DelayLaw):
-    """Every message takes ``lag`` rounds.
+    """Every message takes ``lag`` rounds, or all messages of a client take its own lag.
+
+    A slow client's messages are late in every round, and between peers over every edge. For delays
+    that change from round to round, or differ between edges, take :class:`DelayTrace` or
+    :class:`EdgeDelays`.
 
     Args:
-      lag: >= 0.
+      lag: rounds, >= 0, one number or ``[K]``.
 
     Raises:
-      ValueError: a negative lag.
+      ValueError: a negative lag, or not one for each client.
+
+    Example:
+      The last of four clients is three rounds behind:
+
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2),
+      ...     algorithm=fl.algorithms.FedBuff(0.1, buffer_size=2),
+      ...     delays=Fixed([0, 0, 0, 3]),
+      ... )
+      >>> fl.run(simulation, rounds=5).sizes["round"]
+      5
     """
 
-    lag: int = static(default=0)
+    lag: Annotated[int | Sequence[int] | Int[Array, " clients"], "checked"] = field(
+        converter=as_given, static=True, default=0
+    )
 
     def validate(self) -> None:
-        checks.count("lag", self.lag, at_least=0, hint="A message cannot arrive before it is sent.")
+        lag = checks.as_integers(self.lag)
+        hint = "A message cannot arrive before it is sent."
+        if isinstance(lag, jax.core.Tracer) or not np.ndim(lag):
+            checks.count("lag", self.lag, at_least=0, hint=hint)
+            lag = int(lag)
+        else:
+            rounds = checks.trace("lag", lag, "integers", ("clients",), hint)
+            checks.nonnegative("lag", rounds, hint)
+            lag = tuple(np.asarray(rounds).tolist())
+        object.__setattr__(self, "lag", lag)
 
     @property
     def lags(self) -> Sequence[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.lag,)
+        different = np.unique(self.lag)
+        step = int(np.gcd.reduce(np.diff(different))) or 1  # the lags must be equally spaced
+        return tuple(range(int(different[0]), int(different[-1]) + 1, step))
+
+    def check(self, clients: int, rounds: int) -> None:
+        checks.per_client("lag", self.lag, clients)
 
     def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
-        return jnp.zeros(clients, jnp.int32)
+        return jnp.broadcast_to(self._indices(), (clients,))
+
+    def over(
+        self,
+        key: Array,
+        round: Array,
+        receivers: Int[Array, "*edges"],
+        senders: Int[Array, "*edges"],
+    ) -> Int[Array, "*edges"]:
+        indices = self._indices()
+        return indices[senders] if indices.ndim else jnp.broadcast_to(indices, senders.shape)
+
+    def _indices(self) -> Int[Array, "*clients"]:
+        """The index in :attr:`lags` of each client's lag, or of that of all."""
+        return jnp.asarray(np.searchsorted(self.lags, self.lag), jnp.int32)
 
 
 @module

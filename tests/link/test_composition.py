@@ -126,6 +126,15 @@ def test_stale_copies_equal_the_loops():
 
 
 @pytest.mark.parametrize("form", ["dense", "padded"])
+def test_the_messages_of_a_client_take_its_lag_over_all_edges(form):
+    lags = np.arange(CLIENTS) % 3 * 2  # none is late by one round
+    ours = models(network=make_network(form), delays=fl.link.Fixed(lags))
+    from_slow = np.broadcast_to(lags, (ROUNDS, CLIENTS, CLIENTS))
+    close(ours, loops(ages=from_slow))
+    assert np.abs(ours - loops(ages=from_slow.transpose(0, 2, 1))).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ["dense", "padded"])
 def test_every_edge_has_its_delay_in_any_storage_form(form):
     """Edges that a table loses transmit nothing, in all rounds or in the rounds of the table."""
     table = np.where(AGES == 2, -1, AGES)

@@ -31,6 +31,21 @@ def test_fixed_takes_its_lag_always():
     assert draws(Fixed(3), 4).tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("form", [tuple, list, np.array, jnp.array, pd.Series])
+def test_a_client_s_lag_is_found_among_equally_spaced_ones(form):
+    delays = Fixed(form([6, 2, 2, 10]))
+    assert delays.lag == (6, 2, 2, 10)
+    assert delays.lags == (2, 6, 10)
+    assert draws(delays, 4).tolist() == [1, 0, 0, 2]
+    edges = jnp.array([[0, 1], [2, 3]]), jnp.array([[3, 0], [1, 2]])
+    assert delays.over(jax.random.key(0), ROUND, *edges).tolist() == [[2, 1], [0, 0]]
+    assert Fixed(form([3, 3])).lags == (3,)
+    assert Fixed(form([0, 2, 5])).lags == (0, 1, 2, 3, 4, 5)
+    assert Fixed(form([0.0, 2.0])).lag == (0, 2)
+    structures = [jax.tree.structure(Fixed(lags)) for lags in (form([0, 2]), (0, 2), (2, 0))]
+    assert structures[0] == structures[1] != structures[2]  # which programs are looked up by
+
+
 @pytest.mark.parametrize("step", [1, 10])
 @pytest.mark.parametrize("delta", [0.2, 0.8])
 @pytest.mark.parametrize("beyond", ["discard", "clip"])
@@ -101,6 +116,14 @@ def test_a_line_has_a_slot_for_every_round_until_the_longest_lag(delays, slots):
     [
         (lambda: fl.link.UniformDelay(-1), "longest must be >= 0, got -1"),
         (lambda: Fixed(-1), "lag must be >= 0, got -1. A message cannot arrive before"),
+        (lambda: Fixed([0, -2]), "lag must be finite and >= 0, got -2. A message cannot"),
+        (lambda: Fixed([0, 1.5]), r"lag must be integers of shape \[clients\], .* of float64"),
+        (lambda: Fixed([[0, 1]]), r"lag must be integers .* got shape \(1, 2\)"),
+        (lambda: Fixed([]), "lag is empty"),
+        (lambda: Fixed([True, False]), "lag must be integers .* of bool"),
+        (lambda: Fixed([0, 1]).check(3, 9), "one for each of the 3 clients, got shape"),
+        (lambda: short_run(delays=Fixed([0, 1])), "one for each of the 5 clients, got shape"),
+        (lambda: short_run(delays=Fixed([9] * 5)), "take at least 9 rounds and the run has 4"),
         (lambda: Geometric(1.0, 5), "delta must be finite and >= 0 and < 1, got 1"),
         (lambda: Geometric(-0.1, 5), "delta must be .* got -0.1"),
         (lambda: Geometric(0.2, -1), "longest must be >= 0, got -1"),
@@ -152,6 +175,8 @@ def test_the_longest_lag_of_a_traced_table_must_be_given():
 def test_a_lag_is_a_whole_number():
     with pytest.raises(TypeError, match=r"lag must be an integer, got 1\.5"):
         Fixed(1.5)
+    with pytest.raises(TypeError, match="lag is structure and cannot be traced"):
+        jax.jit(lambda lag: jnp.zeros(Fixed(lag).lags))(np.arange(3))
 
 
 def test_sums_over_many_ages_are_those_over_few():

@@ -1,5 +1,7 @@
 """Servers that use updates when they arrive, FedBuff and FedAsync."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,6 +53,22 @@ def test_models_equal_the_loops(form, name):
     theirs = cases.CASES[algorithm.label].oracle(algorithm, make_objective(name), world)
     close(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-10)
     assert np.abs(theirs[-1] - theirs[1]).max() > 1e-2
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("form", ["buffer of 4", "async, hinge"])
+@pytest.mark.parametrize("lags", [np.arange(CLIENTS) % 3, np.arange(CLIENTS) % 2 * 2 + 1])
+def test_slow_clients_are_late_in_every_round_as_in_the_loops(form, lags):
+    algorithm = FORMS[form]
+    key = new_key(4)
+    parts, world = world_of(algorithm, True, False, key)
+    late = dataclasses.replace(world, delay=np.tile(lags, (len(world.delay), 1)))
+    simulation = fl.Simulation(make_problem(), algorithm, **parts, delays=Fixed(lags))
+    ours = trajectory(simulation, key=key)
+    oracle = cases.CASES[algorithm.label].oracle
+    theirs = oracle(algorithm, make_objective(), late)
+    close(ours, np.broadcast_to(theirs, ours.shape), rtol=0, atol=1e-10)
+    assert np.abs(theirs - oracle(algorithm, make_objective(), world)).max() > 1e-2
 
 
 @pytest.mark.slow
