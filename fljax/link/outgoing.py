@@ -93,6 +93,8 @@ class OutgoingMessages:
         #: NaN where there is none
         self.drift: Array | None = None
         self._sent = 0  # number of messages of each client so far
+        #: of each message: the clients of its rows, which are sent, and how many receive them
+        self._sending: list[tuple[Array, Array, Array | int]] = []
         self._descents = 0  # number of calls of descend so far
         self._steps = 0  # number of each client's local steps in these calls
         self._transformed = checks.trace_state()
@@ -104,6 +106,14 @@ class OutgoingMessages:
     def private(self) -> bool:
         """Whether messages are perturbed."""
         return self._stages.scope == "message"
+
+    @property
+    def participants(self) -> Bool[Array, " clients"]:
+        """Which clients have sent a message in this round, to a server or to a neighbor."""
+        took_part = jnp.zeros(self._clients, bool)
+        for clients, sending, receivers in self._sending:
+            took_part = took_part.at[clients].max(sending & (receivers > 0), mode="drop")
+        return took_part
 
     def key(self, purpose: str) -> Array:
         """Return the round's key for a draw of this purpose, one of ``fljax._core.prng.PURPOSES``.
@@ -181,9 +191,11 @@ class OutgoingMessages:
             sending = sending & (receivers[clients] > 0)
         compression = compression or self._stages.compression
         sending = self._without_lone_senders(clients, sending, compression)
+        receivers_of_rows = receivers[clients]
+        self._sending.append((clients, sending, receivers_of_rows))
         if numbers is None:
             self._count_sent(
-                jnp.sum(jnp.where(sending, receivers[clients], 0)),
+                jnp.sum(jnp.where(sending, receivers_of_rows, 0)),
                 message.shape[1],
                 compression,
                 message.dtype,

@@ -232,6 +232,7 @@ class ServerMessages(OutgoingMessages):
         if trusted:
             senders = first_rows(clients, senders, self._clients)
         senders = self._without_lone_senders(clients, senders, compression)
+        self._sending.append((clients, senders, 1))
         if weights is not None:
             weights = self._send_unprotected(weights, "weights of messages")
         if numbers is None:

@@ -46,6 +46,7 @@ __all__ = [
     "network_deviation",
     "normalized_error",
     "objective",
+    "participation",
     "precision",
     "recall",
     "signal_to_noise",
@@ -105,6 +106,7 @@ class Metric:
     ``client_drift``                      :math:`\frac1{|S|}\sum_{k\in S}\|w_k-w\|^2` after the
                                           local steps of this round's participants from the
                                           server's :math:`w`
+    ``participation``                     which clients sent a message in this round, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median over clients
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
@@ -123,8 +125,9 @@ class Metric:
         stream does not store; ``"test"``, held-out data (:func:`held_out`); ``"labels"``, held-out
         data whose targets are class labels; ``"tasks.truth"``, ``"tasks.test"`` or
         ``"tasks.validation"``, a part of the problem's tasks; ``"graph"``, which must then be the
-        same in all rounds; ``"signal_to_noise"`` of private messages, or participants' ``"drift"``
-        from the server's model, which ``Snapshot.quantities`` holds.
+        same in all rounds; and of the round, which ``Snapshot.quantities`` holds, the
+        ``"signal_to_noise"`` of private messages, the ``"participants"``, and their ``"drift"``
+        from the server's model.
       decibel: whether it is a non-negative quantity that is shown on a dB scale, as the errors
         above are; otherwise it is shown in its own unit.
       dims: names of its axes, if it is not a scalar: ``"client"`` and ``"parameter"``, or custom
@@ -410,6 +413,10 @@ def _client_drift(now: Snapshot) -> Array:
     return jnp.nanmean(now.quantities["drift"], where=honest)
 
 
+def _participation(now: Snapshot) -> Array:
+    return now.quantities["participants"] > 0
+
+
 def _graph_of_honest(now: Snapshot) -> Any:
     if now.honest is None:
         return now.network
@@ -530,6 +537,16 @@ signal_to_noise = Metric(
 #: the round's participants, NaN where there were none. For algorithms with local steps at clients
 #: of a server (:class:`~fljax.algorithms.FedAvg` and its like).
 client_drift = Metric("client_drift", _client_drift, "client drift", decibel=True, needs={"drift"})
+#: Which clients took part in the recorded round: those that sent a message, to a server or to a
+#: neighbor, ``[K]`` booleans. A late message counts in the round in which it was sent.
+participation = Metric(
+    "participation",
+    _participation,
+    "participation",
+    needs={"participants"},
+    dims=("client",),
+    bounds=(0.0, 1.0),
+)
 #: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33)).
 total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs={"graph"}
@@ -556,6 +573,7 @@ METRICS = {
         error_rate,
         client_accuracy,
         client_drift,
+        participation,
         signal_to_noise,
         total_variation,
     )

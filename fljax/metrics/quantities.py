@@ -84,6 +84,16 @@ def _signal_to_noise(algorithm: str, link: Link) -> Array:
     return link.signal_to_noise
 
 
+def _lacking_clients(simulation: Setting, problem: Problem | Stream) -> str:
+    if not simulation.problem.on_disk:
+        return ""
+    return "clients in memory, and those of a population are on disk"
+
+
+def _participants(algorithm: str, link: Link) -> Array:
+    return link.participants
+
+
 def _lacking_test(simulation: Setting, problem: Problem | Stream) -> str:
     has_test = held_out(problem) is not None
     return "" if has_test else "held-out data; give the problem or the stream test="
@@ -162,6 +172,8 @@ QUANTITIES: dict[str, Quantity] = {
     "data": Quantity(_lacking_data),
     #: The centralized optimum, which is then computed once per run.
     "optimum": Quantity(_lacking_optimum),
+    #: Which clients have sent a message, one or zero.
+    "participants": Quantity(_lacking_clients, _participants),
     #: ``||w_k - w||^2`` after the local steps of participants from the server's model ``w``.
     "drift": Quantity(_lacking_nothing, _drift),
 }

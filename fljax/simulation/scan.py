@@ -304,7 +304,7 @@ def run_round(
         availability,
         now.link.memory,
         {
-            name: of(type(algorithm).__name__, now.link)
+            name: of(type(algorithm).__name__, now.link).astype(carry.quantities[name].dtype)
             for name, of in _quantities_of_round(simulation).items()
         },
         states_after(now),

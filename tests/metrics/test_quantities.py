@@ -102,3 +102,71 @@ def test_the_noise_of_messages_needs_a_mechanism_on_messages(parts):
 def test_metrics_are_refused_without_the_data_they_need(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# Who took part -----------------------------------------------------------------------------------
+
+ACTIVE = np.array([[1, 0, 1, 0, 0, 1], [0] * 6, [1] * 6, [0, 1, 1, 0, 1, 0]], bool)
+
+
+def test_participants_of_a_server_are_the_clients_that_were_drawn_and_available():
+    parts = {"participation": fl.participation.Trace(ACTIVE)}
+    result = fl.run(simulate(["participation"], **parts), rounds=4)
+    assert result.participation.dims == ("round", "client")
+    np.testing.assert_array_equal(result.participation, ACTIVE)
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=2)
+    result = fl.run(simulate(["participation"], algorithm=algorithm, **parts), rounds=4)
+    took_part = result.participation.values
+    assert took_part.dtype == bool
+    assert not (took_part & ~ACTIVE).any()
+    bits_per_message = 3 * 32
+    bits = np.diff(result.bits_up, prepend=0)
+    np.testing.assert_array_equal(took_part.sum(axis=1) * bits_per_message, bits)
+    assert 0 < took_part.sum() < ACTIVE.sum()
+
+
+def test_drawn_participants_are_those_of_the_draws():
+    key = jax.random.key(5)
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=2)
+    simulation = simulate(["participation"], algorithm=algorithm, delays=fl.link.Fixed(2))
+    result = fl.run(simulation, rounds=6, key=key)
+    for n, took_part in enumerate(result.participation.values, start=1):
+        now = fl.view(simulation, key=key, round=n)
+        drawn = now.choose(algorithm.selection)
+        assert sorted(np.asarray(drawn.numbers).tolist()) == np.flatnonzero(took_part).tolist()
+
+
+def test_participants_among_peers_are_the_available_ones_with_neighbors():
+    parts = {"algorithm": fl.algorithms.ATC(0.1), "allow_disconnected": True}
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4)]  # nobody is next to client 5
+    graph = fl.graphs.from_edges(6, edges, allow_disconnected=True)
+    simulation = simulate(
+        ["participation"], network=graph, participation=fl.participation.Trace(ACTIVE), **parts
+    )
+    result = fl.run(simulation, rounds=4)
+    np.testing.assert_array_equal(result.participation, ACTIVE & (np.arange(6) < 5))
+    silent = fl.run(simulate(["participation"], algorithm=fl.algorithms.LocalOnly(0.1)), rounds=2)
+    assert not silent.participation.any()
+
+
+def test_studies_hold_the_participants_of_each_seed():
+    def scenario(key, fraction):
+        selector = fl.participation.Fraction(fraction)
+        algorithm = fl.algorithms.FedAvg(0.1, selector=selector)
+        return simulate(["participation"], algorithm=algorithm)
+
+    results = fl.sweep(scenario, grid={"fraction": [0.2, 0.9]}, seeds=50, rounds=10)
+    assert results.participation.dims == ("fraction", "seed", "round", "client")
+    rates = results.participation.mean(["seed", "round"])
+    expected = np.array([[0.2], [0.9]])
+    np.testing.assert_allclose(rates, np.broadcast_to(expected, (2, 6)), atol=0.09)  # 4 deviations
+
+
+def test_participants_are_computed_only_where_they_are_asked_for(monkeypatch):
+    def refuse(link):
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(fl.link.Link, "participants", property(refuse))
+    fl.run(simulate(["objective"]), rounds=3)
+    with pytest.raises(AssertionError, match="computed"):
+        fl.run(simulate(["participation"]), rounds=3)
