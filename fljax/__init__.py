@@ -1,6 +1,7 @@
 """fljax: federated, networked and private learning as one compiled array program."""
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fljax import (
@@ -16,6 +17,7 @@ from fljax import (
     problems,
 )
 from fljax._core.module import field, module, static
+from fljax._core.nearest_names import attribute_error, nearest, same_form, suggest_names
 from fljax._core.prng import random_key
 from fljax._core.version import __version__ as __version__
 from fljax.graphs import federation
@@ -139,12 +141,35 @@ _LAZY_NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+#: The modules of public names that are imported here.
+_NAMESPACES = {
+    name: globals()[name] for name in __all__ if isinstance(globals().get(name), ModuleType)
+}
+for _module in (*_NAMESPACES.values(), privacy.accounting, privacy.matrices):
+    if _module is not algorithms:  # which knows the synonyms of its names
+        suggest_names(_module)
+
+
+def _import_when_used(name: str) -> Any:
+    """Import a lazy module or name; raise ``AttributeError`` with the nearest names otherwise."""
     if name in _LAZY_MODULES:
-        return importlib.import_module(_LAZY_MODULES[name])
+        imported = importlib.import_module(_LAZY_MODULES[name])
+        suggest_names(imported)
+        return imported
     if name in __all__:
         return getattr(importlib.import_module(_LAZY_NAMES.get(name, "fljax.study")), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("__"):
+        raise attribute_error(__name__, name, ())
+    elsewhere = [
+        f"fljax.{namespace}.{same}"
+        for namespace, imported in _NAMESPACES.items()
+        for same in same_form(name, imported.__all__)
+    ]
+    raise attribute_error(__name__, name, elsewhere or nearest(name, __all__))
+
+
+if not TYPE_CHECKING:  # static checkers accept any name of a module with this function
+    __getattr__ = _import_when_used
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,6 @@ are collected and run once the values are computed (:func:`collecting`); elsewhe
 
 import contextlib
 import contextvars
-import difflib
 import functools
 import numbers
 import sys
@@ -21,8 +20,12 @@ from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, ArrayLike, PyTree
 
 from fljax._core.cohort_rows import Rows
+from fljax._core.nearest_names import nearest, question
 
 F = TypeVar("F", bound=Callable)
+
+#: A message lists more choices than these only if none of them is like the argument.
+MAX_LISTED_CHOICES = 30
 
 
 class Frame(Protocol):
@@ -652,11 +655,11 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}.")
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, 1)
-        raise ValueError(
-            f"unknown {name} {value!r}; known: {', '.join(choices)}."
-            f"{f' Did you mean {near[0]!r}?' if near else ''}"
-        )
+        asked = question(nearest(value, choices))
+        known = f"; known: {', '.join(choices)}"
+        if asked and len(choices) > MAX_LISTED_CHOICES:
+            known = ""
+        raise ValueError(f"unknown {name} {value!r}{known}.{asked and ' '}{asked}")
 
 
 def indices(name: str, value: ArrayLike | Sequence[int], count: int) -> None:

@@ -9,9 +9,9 @@ such as :mod:`~fljax.algorithms.peers.extra`. What happens to a message on its w
 :mod:`fljax.link`.
 """
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fljax._core.nearest_names import attribute_error, nearest
 from fljax.algorithms.algorithm import (
     REGISTRY,
     SYNONYMS,
@@ -261,9 +261,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for synonym, (label, how) in SYNONYMS.items():
-        if name == re.sub(r"\W", "", synonym):
-            text = f"{synonym} is fljax.algorithms.{REGISTRY[label].__name__} {how}".rstrip()
-            raise AttributeError(f"{text}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _missing(name: str) -> Any:
+    """Raise the error of a missing name, with the class of the algorithm that it stands for."""
+    meanings = {
+        label: f"{label} is fljax.algorithms.{cls.__name__}" for label, cls in REGISTRY.items()
+    }
+    meanings |= {
+        synonym: f"{synonym} is fljax.algorithms.{REGISTRY[label].__name__} {how}".rstrip()
+        for synonym, (label, how) in SYNONYMS.items()
+    }
+    near = [] if name.startswith("__") else nearest(name, meanings | dict.fromkeys(__all__))
+    classes = [candidate for candidate in near if candidate in __all__]
+    if classes or not near:
+        raise attribute_error(__name__, name, classes)
+    raise AttributeError(f"{'; '.join(meanings[candidate] for candidate in near)}.")
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _missing

@@ -21,6 +21,9 @@ r"""Privacy audits: the information that an attacker can actually infer, against
 Read :mod:`~fljax.audit.world_guessing` first. What a budget costs is :mod:`fljax.privacy`.
 """
 
+import sys
+
+from fljax._core.nearest_names import suggest_names
 from fljax.audit.audit_report import Report
 from fljax.audit.canary_guessing import OneRun, one_run
 from fljax.audit.guessing_bounds import (
@@ -80,3 +83,5 @@ __all__ = [
     "without",
     "worst_neighbors",
 ]
+
+suggest_names(sys.modules[__name__])

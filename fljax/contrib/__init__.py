@@ -5,6 +5,9 @@ this folder; what several figures or guides use is in the folder of its subject.
 :mod:`~fljax.contrib.funnel` first.
 """
 
+import sys
+
+from fljax._core.nearest_names import suggest_names
 from fljax.contrib.attack_reach import reach
 from fljax.contrib.exchange import agreed_laplace, log_ratio, public_number, shared_number
 from fljax.contrib.features import private_map, reconstruction_error
@@ -79,3 +82,5 @@ __all__ = [
     "subsample",
     "trained_attack",
 ]
+
+suggest_names(sys.modules[__name__])

@@ -5,6 +5,9 @@ number is shown in the legend. Nothing here changes matplotlib's global state. R
 :mod:`~fljax.plotting.curves` first; the figures of the literature are drawn in ``experiments``.
 """
 
+import sys
+
+from fljax._core.nearest_names import suggest_names
 from fljax.plotting.clients import by_client
 from fljax.plotting.curves import learning_curves, trade_off
 from fljax.plotting.heat import heat_map
@@ -28,3 +31,5 @@ __all__ = [
     "style",
     "trade_off",
 ]
+
+suggest_names(sys.modules[__name__])

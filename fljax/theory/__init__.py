@@ -5,6 +5,9 @@ Each module is a document's or a subject's statements, corrected where they are 
 them; bounds that privacy rests on are in :mod:`fljax.privacy.accounting`.
 """
 
+import sys
+
+from fljax._core.nearest_names import suggest_names
 from fljax.theory import gtvmin_theory as networks
 from fljax.theory import (
     multiagent,
@@ -28,3 +31,5 @@ __all__ = [
     "step_bounds",
     "zcdp_nfl",
 ]
+
+suggest_names(sys.modules[__name__])

@@ -1125,11 +1125,13 @@ def _range(name: str, values: Any) -> Range:
 
 
 def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
-    """A registered algorithm, by its name or another, with the ranges of its required numbers and
-    of the options that its paper chooses for each problem.
+    """A registered algorithm, by its name, another one or that of its class, with the ranges of its
+    required numbers and of the options that its paper chooses for each problem.
     """
-    checks.choice("method", name, [*REGISTRY, *SYNONYMS])
+    labels = {cls.__name__: label for label, cls in REGISTRY.items()}
+    checks.choice("method", name, dict.fromkeys([*REGISTRY, *SYNONYMS, *labels]))
     label, variation = SYNONYMS.get(name, (name, ""))
+    label = labels.get(label, label)
     cls = REGISTRY[label]
     if variation:
         raise ValueError(

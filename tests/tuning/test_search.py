@@ -360,8 +360,20 @@ def test_algorithms_are_found_by_other_names():
     assert space_of("DGD") == space_of("Consensus")
     with pytest.raises(ValueError, match=r"^D-PSGD is fljax.algorithms.Consensus with batches=; "):
         space_of("D-PSGD")
-    with pytest.raises(ValueError, match=r"Did you mean 'D-PSGD'\?$"):
-        space_of("D-PSGB")
+    assert space_of("FedDPSGD") == space_of("DP-SGD")  # the name of its class
+    for name in ("dpsgd", "D-PSGB"):
+        with pytest.raises(ValueError, match=r"Did you mean 'DP-SGD' or 'D-PSGD'\?$"):
+            space_of(name)
+
+    def build(key, algorithm):
+        raise AssertionError("names are checked first")
+
+    with pytest.raises(ValueError, match=r"^unknown method 'scaffold'. Did you mean 'SCAFFOLD'\?$"):
+        fl.tune(build, ["scaffold"], metric="objective", rounds=1)
+    with pytest.raises(ValueError, match=r"Did you mean 'FedAvg'\?$"):
+        fl.compare(
+            lambda key, algorithm: None, ["fed_avg", "FedProx"], metric="objective", rounds=1
+        )
 
 
 def test_a_candidate_that_diverges_for_some_seeds_counts_as_infinite():

@@ -87,7 +87,7 @@ class _Private(_Strategy):
     "Consensus",
     ("nedic2009", "lian2017", "rizk2023"),
     Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
-    {"DGD": "", "D-PSGD": "with batches="},
+    {"DGD": "", "D-PSGD": "with batches=", "DSGD": "with batches="},
 )
 @module
 class Consensus(_Strategy):

@@ -26,6 +26,7 @@ class LocalOnlyState(NamedTuple):
     "Local only",
     "li2021",
     Needs(None, absent=True, late=True, averages=True, uploads=(), trains=True, networks="any"),
+    {"Standalone": ""},
 )
 @module
 class LocalOnly(Algorithm):

@@ -26,7 +26,11 @@ class FedAvgState(NamedTuple):
     "FedAvg",
     "mcmahan2017",
     AVERAGED_PRIVATELY,
-    {"FedSGD": "with one local step on all samples"},
+    {
+        "FedSGD": "with one local step on all samples",
+        "Local SGD": "with local_steps= and batch=",
+        "DP-FedAvg": "under privacy=fljax.privacy.CentralGaussian(...)",
+    },
 )
 @module
 class FedAvg(ReleasesModel, Averaging):

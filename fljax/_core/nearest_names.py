@@ -1,0 +1,59 @@
+"""Names that were probably meant by one that does not exist."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+
+def same_form(name: str, names: Iterable[str]) -> list[str]:
+    """The names that equal this one up to case and punctuation."""
+    return [candidate for candidate in names if _form(candidate) == _form(name)]
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """The names that equal this one up to case and punctuation; else the most similar one.
+
+    Example:
+      >>> nearest("dpsgd", ["D-PSGD", "DP-SGD", "DGD"])
+      ['D-PSGD', 'DP-SGD']
+      >>> nearest("small_wrld", ["ring", "small_world"])
+      ['small_world']
+    """
+    names = list(names)
+    similar = difflib.get_close_matches(_form(name), map(_form, names), 1)
+    return same_form(name, names) or [n for n in names if _form(n) in similar]
+
+
+def _form(name: str) -> str:
+    """The letters and digits of a name, in one case."""
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
+def question(names: Iterable[str]) -> str:
+    """Ask whether one of these was meant, in quotes; empty without any."""
+    quoted = [repr(name) for name in dict.fromkeys(names)]
+    return f"Did you mean {' or '.join(quoted)}?" if quoted else ""
+
+
+def attribute_error(module: str, name: str, near: Iterable[str]) -> AttributeError:
+    """The error of a module without this attribute, with the nearest names that it has."""
+    text = f"module {module!r} has no attribute {name!r}"
+    asked = question(near)
+    return AttributeError(f"{text}. {asked}" if asked else text)
+
+
+def suggest_names(module: ModuleType) -> None:
+    """Let the error of a name that a module has not suggest the nearest of its public names.
+
+    The module gets a ``__getattr__``, which Python calls for missing names alone. It is assigned
+    here and not defined in the module, since static checkers accept any name of one that has it.
+    """
+
+    def missing(name: str) -> Any:
+        # Python and its tools ask every module for names such as __path__ and __wrapped__.
+        near = [] if name.startswith("__") else nearest(name, module.__all__)
+        raise attribute_error(module.__name__, name, near)
+
+    module.__getattr__ = missing
