@@ -7,7 +7,7 @@ parameters replaces it there. The line is ``[slots, D]`` for any number of clien
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,15 +92,15 @@ class Fixed(DelayLaw):
     )
 
     def validate(self) -> None:
-        lag = checks.as_integers(self.lag)
+        lag: Any = checks.as_integers(self.lag)
         hint = "A message cannot arrive before it is sent."
-        if isinstance(lag, jax.core.Tracer) or not np.ndim(lag):
-            checks.count("lag", self.lag, at_least=0, hint=hint)
-            lag = int(lag)
-        else:
+        if isinstance(lag, list | tuple) or (np.ndim(lag) and checks.is_concrete(lag)):
             rounds = checks.trace("lag", lag, "integers", ("clients",), hint)
             checks.nonnegative("lag", rounds, hint)
             lag = tuple(np.asarray(rounds).tolist())
+        else:
+            checks.count("lag", self.lag, at_least=0, hint=hint)
+            lag = int(lag)
         object.__setattr__(self, "lag", lag)
 
     @property
