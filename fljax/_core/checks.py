@@ -655,11 +655,11 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}.")
     if value not in choices:
-        asked = question(nearest(value, choices))
+        suggestion = question(nearest(value, choices))
         known = f"; known: {', '.join(choices)}"
-        if asked and len(choices) > MAX_LISTED_CHOICES:
+        if suggestion and len(choices) > MAX_LISTED_CHOICES:
             known = ""
-        raise ValueError(f"unknown {name} {value!r}{known}.{asked and ' '}{asked}")
+        raise ValueError(f"unknown {name} {value!r}{known}. {suggestion}".rstrip())
 
 
 def indices(name: str, value: ArrayLike | Sequence[int], count: int) -> None:

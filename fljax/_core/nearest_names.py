@@ -40,8 +40,8 @@ def question(names: Iterable[str]) -> str:
 def attribute_error(module: str, name: str, near: Iterable[str]) -> AttributeError:
     """The error of a module without this attribute, with the nearest names that it has."""
     text = f"module {module!r} has no attribute {name!r}"
-    asked = question(near)
-    return AttributeError(f"{text}. {asked}" if asked else text)
+    suggestion = question(near)
+    return AttributeError(f"{text}. {suggestion}" if suggestion else text)
 
 
 def suggest_names(module: ModuleType) -> None:

@@ -104,7 +104,7 @@ def test_metrics_are_refused_without_the_data_they_need(make, message):
         make()
 
 
-# Who took part -----------------------------------------------------------------------------------
+# Participants ------------------------------------------------------------------------------------
 
 ACTIVE = np.array([[1, 0, 1, 0, 0, 1], [0] * 6, [1] * 6, [0, 1, 1, 0, 1, 0]], bool)
 
@@ -138,7 +138,7 @@ def test_drawn_participants_are_those_of_the_draws():
 
 def test_participants_among_peers_are_the_available_ones_with_neighbors():
     parts = {"algorithm": fl.algorithms.ATC(0.1), "allow_disconnected": True}
-    edges = [(0, 1), (1, 2), (2, 3), (3, 4)]  # nobody is next to client 5
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4)]  # client 5 has no neighbor
     graph = fl.graphs.from_edges(6, edges, allow_disconnected=True)
     simulation = simulate(
         ["participation"], network=graph, participation=fl.participation.Trace(ACTIVE), **parts
