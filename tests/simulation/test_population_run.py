@@ -189,6 +189,16 @@ def test_own_models_are_judged_of_the_evaluated_clients(population):
     )
 
 
+def test_participants_of_a_population_are_not_recorded(population):
+    """They are the numbers of clients that are not in memory."""
+    with pytest.raises(ValueError, match="'participation' needs clients in memory"):
+        fl.Simulation(
+            on_disk(population, evaluated=True),
+            fl.algorithms.FedAvg(0.1, clients_per_round=2),
+            metrics=["participation"],
+        )
+
+
 @pytest.mark.slow
 def test_ledgers_cover_all_clients_and_metrics_the_evaluated_ones(population):
     """The numbers of clients say whose metrics these are."""
