@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
-from experiments.headlines.common import METRIC, chosen, compared, first_below, unlike
+from experiments.headlines.common import METRIC, chosen, compared, unlike
 from experiments.measures import of_median, samples
 from fljax import algorithms as A
 from fljax import statistics
@@ -40,13 +40,20 @@ STARTED = Setting(
 )
 BUFFER = Setting("updates in FedBuff's buffer", 10, "as many as a synchronous round has")
 TARGET = Setting("target", -15.0, "dB of the normalized error")
+EVERY = Setting("records of servers that do not wait", 5, "every so many units of time")
+WINDOW = Setting(
+    "records whose mean must be at the target",
+    (10, 2),
+    "of servers that do not wait, 50 units of time, and of those that do, whose two rounds last 56 "
+    "on average: a noisy curve touches the line long before it stays below",
+)
 UNITS = Setting("units of time", 1500, "all are there")
 ROUNDS = Setting("rounds of the synchronous server", 100, "longer than the others, in time")
 TRIED = Setting(
     "numbers that are searched",
     ((0.003, 0.1), (0.03, 0.9)),
     "step sizes of all, and FedAsync's weight of a model that arrives; chosen by the time until "
-    "the target on ten seeds of their own",
+    "the mean of a window is at the target, on ten seeds of their own",
 )
 SEEDS = Setting("seeds", 30, "at most")
 
@@ -123,12 +130,20 @@ def study(effort: Effort) -> Studies:
         with_delays,
         {"FedBuff": (buffered, _STEP), "FedAsync": (mixed, weight)},
         rounds=units,
-        record_every=5,
+        record_every=EVERY.value,
+        window=WINDOW.value[0],
         **common,
     )
     waits = {"FedAvg": (waiting, _STEP), "FedAvgM": (momentum, _STEP)}
     synchronous = compared(
-        effort, "waits", without_delays, waits, rounds=rounds, record_every=1, **common
+        effort,
+        "waits",
+        without_delays,
+        waits,
+        rounds=rounds,
+        record_every=1,
+        window=WINDOW.value[1],
+        **common,
     )
     times = np.stack([lasting(seed, rounds) for seed in synchronous["seed"].values.tolist()])
     return {"late": late, "waits": synchronous.assign(time=(("seed", "round"), times))}
@@ -160,16 +175,23 @@ def plot(studies: Studies) -> Picture:
 INSTANCE = "least squares of fifty clients, geometric delays, ten clients at work at a time"
 
 
+TOUCHED = (
+    "Each model that arrives moves FedAsync's at once: the first touch of the line, by which it "
+    "was judged and tuned, came long before it stayed below."
+)
+
+
 def until_target(studies: Studies, name: str) -> np.ndarray:
-    """``[S]``: units of time until the target; very many where it is not met."""
-    data = studies["late" if name in LATE else "waits"]
-    curves = statistics.decibels(samples(data, name, METRIC))
-    numbers = data["round"].values.astype(float)
-    times = first_below(curves, TARGET.value, numbers)
-    if name in WAITS:
-        ends = data["time"].transpose("seed", "round").values
-        times = np.array([np.interp(at, numbers, row) for at, row in zip(times, ends, strict=True)])
-    return np.nan_to_num(times, nan=NEVER)
+    """``[S]``: units of time until the mean of a window is at the target; very many where it never
+    is.
+    """
+    study, of, window = (
+        ("late", "round", WINDOW.value[0]) if name in LATE else ("waits", "time", WINDOW.value[1])
+    )
+    data = studies[study].sel(algorithm=[name])
+    times = statistics.until(data, METRIC, 10 ** (TARGET.value / 10), of, window=window)
+    times = times.isel(algorithm=0).transpose("seed").values.astype(float)
+    return np.where(np.isinf(times), NEVER, times)
 
 
 def sooner(over: str, under: str) -> Measure:
@@ -194,7 +216,8 @@ FIGURE = Figure(
     source="the papers of the algorithms, cited at each claim",
     caption="The error along time of servers that wait for all ten clients of a round (FedAvg, and "
     "with momentum) and of servers that do not, of which ten clients are at work at a time as "
-    "well. Each method's numbers are those that reach the line first, on other seeds.",
+    "well. Each method's numbers are those whose mean over a window of 50 units is first at the "
+    "line, on other seeds.",
     study=study,
     plot=plot,
     tuning=chosen("late", "waits"),
@@ -226,9 +249,7 @@ FIGURE = Figure(
             sooner("FedAsync", "FedBuff"),
             (1, INFINITE),
             condition=INSTANCE,
-            note="Each model that arrives moves FedAsync's at once, and numbers are those that "
-            "come to the line first: it does not stay below, as FedBuff does, and the time until "
-            "it first comes there cannot see that.",
+            changed=TOUCHED,
         ),
         Claim(
             "fedasync-is-faster",
@@ -237,10 +258,11 @@ FIGURE = Figure(
             sooner("FedAvg", "FedAsync"),
             (1, INFINITE),
             condition=INSTANCE,
+            changed=TOUCHED,
         ),
     ],
     settings=[
-        *(CLIENTS, SPREAD, LOCAL, DELAYS, WAITING, STARTED, BUFFER, TARGET, UNITS, ROUNDS, TRIED),
-        SEEDS,
+        *(CLIENTS, SPREAD, LOCAL, DELAYS, WAITING, STARTED, BUFFER, TARGET, EVERY, WINDOW, UNITS),
+        *(ROUNDS, TRIED, SEEDS),
     ],
 )

@@ -602,9 +602,15 @@ def until(
     metric: str | Metric,
     target: float,
     of: str | Mapping[str, float] = "round",
+    *,
+    window: int = 1,
 ) -> xr.DataArray:
     """The cost of each run until a metric is at or below a target for the first time; at or above
     it, if the metric is better the larger it is.
+
+    A noisy curve touches a target long before it stays there: with a ``window`` the mean over the
+    last records (of the values, not of their dB) must be at the target, and the cost is that of the
+    last record of the window.
 
     Args:
       dataset: the results of :func:`fljax.sweep`.
@@ -613,6 +619,7 @@ def until(
       of: the quantity to count: ``"round"``, the communication (``"bits"``, ``"messages"``, ...),
         or another variable that has accumulated until each round; or the price of each of several
         such quantities, whose sum is then the cost.
+      window: number of records in the trailing mean; 1 is the first touch.
 
     Returns:
       The cost over all axes but the round: infinite where a run never reaches the target or
@@ -621,7 +628,8 @@ def until(
       joined.
 
     Raises:
-      ValueError: an unknown metric or cost, a negative price, or results without a round axis.
+      ValueError: an unknown metric or cost, a negative price, results without a round axis, or a
+        window of more records than there are.
 
     Example:
       >>> import xarray as xr
@@ -629,8 +637,11 @@ def until(
       >>> data = xr.Dataset({"error": (("seed", "round"), values)}, {"round": [10, 20, 30]})
       >>> until(data, "error", target=2.0).values.tolist()
       [20.0, inf]
+      >>> until(data, "error", target=2.0, window=2).values.tolist()  # means 3 and 1.5
+      [30.0, inf]
     """
     checks.interval("target", target)
+    checks.count("window", window)
     values = keep_finite(dataset, metric)
     costs = [str(name) for name, variable in dataset.variables.items() if "round" in variable.dims]
     if not costs or not values.sizes.get("round"):
@@ -643,6 +654,18 @@ def until(
         checks.interval(f"price of {name}", price, at_least=0)
     parts = (price * dataset[name].astype(np.float64) for name, price in prices.items())
     so_far = functools.reduce(operator.add, parts)
+    if window > values.sizes["round"]:
+        raise ValueError(
+            f"window={window} is longer than a run, which has {values.sizes['round']} records."
+        )
+    if window > 1:
+        values = xr.apply_ufunc(
+            functools.partial(_trailing_mean, window=window),
+            values,
+            input_core_dims=[["round"]],
+            output_core_dims=[["round"]],
+            vectorize=True,
+        )
     at_target = values >= target if larger_is_better(dataset, metric) else values <= target
     cost = so_far.where(at_target).min("round").fillna(np.inf)
     cost = cost.where(so_far.notnull().any("round"))
@@ -655,6 +678,19 @@ def until(
     long_name = dataset[named(dataset, metric)].attrs.get("long_name", metric)
     what = "rounds" if of == "round" else of if isinstance(of, str) else "cost"
     return cost.assign_attrs(long_name=f"{what} until {long_name} is {target:g}")
+
+
+def _trailing_mean(curve: np.ndarray, window: int) -> np.ndarray:
+    """The mean of each record of ``[rounds]`` and those before it, ``window`` in all; NaN until
+    there are as many. Rounds without a record, as in studies of other records that were joined,
+    are no part of a window.
+    """
+    result = np.full(curve.shape, np.nan)
+    recorded = np.flatnonzero(~np.isnan(curve))
+    if len(recorded) >= window:
+        windows = np.lib.stride_tricks.sliding_window_view(curve[recorded], window)
+        result[recorded[window - 1 :]] = windows.mean(axis=-1, dtype=np.float64)
+    return result
 
 
 def _present(dataset: xr.Dataset, metric: str) -> xr.DataArray:

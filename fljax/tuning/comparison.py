@@ -32,6 +32,7 @@ from fljax.tuning.search import (
     FIRST_SEED,
     Tuned,
     check_target,
+    check_window,
     evaluated_until,
     tune,
     unwarned,
@@ -54,12 +55,15 @@ class Comparison:
         :mod:`fljax.statistics` and :mod:`fljax.plotting` accept; the tuned values are coordinates.
       metric: name of the metric that was minimized, or maximized if it is better the larger it is.
       target: target value of the metric, if one was given.
+      window: number of records whose mean must be at the target, see
+        :func:`fljax.statistics.until`.
     """
 
     tuned: Tuned
     results: xr.Dataset
     metric: str
     target: float | None
+    window: int = 1
 
     def table(self, baseline: str | None = None, level: float = statistics.LEVEL) -> Any:
         """Return a pandas ``DataFrame`` with a row for each method, the best first.
@@ -146,7 +150,7 @@ class Comparison:
             results = self.results
             if isinstance(of, str) and of in COMPUTED and of in results:
                 results = results.assign({of: results[of].where(results[of].max("round") > 0)})
-            return statistics.until(results, self.metric, self.target, of)
+            return statistics.until(results, self.metric, self.target, of, window=self.window)
         if statistics.larger_is_better(self.results, self.metric):
             raise ValueError(
                 f"{self.metric!r} is better the larger it is and is no cost; give a target= to "
@@ -201,6 +205,7 @@ class Comparison:
         :func:`fljax.load` its results.
         """
         about = {"tuned": self.tuned.text(), "metric": self.metric, "target": self.target}
+        about["window"] = self.window
         return save(self.results.assign_coords(comparison=json.dumps(about)), path)
 
     @classmethod
@@ -223,7 +228,9 @@ class Comparison:
             )
         about = json.loads(results["comparison"].item())
         tuned = Tuned.of_text(about["tuned"], methods, path)
-        return cls(tuned, results.drop_vars("comparison"), about["metric"], about["target"])
+        results = results.drop_vars("comparison")
+        window = about.get("window", 1)  # older files do not say it
+        return cls(tuned, results, about["metric"], about["target"], window)
 
 
 @checked
@@ -235,6 +242,7 @@ def compare(
     rounds: int,
     goal: str = "final",
     target: float | None = None,
+    window: int = 1,
     seeds: int | Sequence[int] = 20,
     tuning_seeds: int | Sequence[int] = 10,
     record_every: int = 1,
@@ -267,6 +275,8 @@ def compare(
       target: target value of the metric; given one, the table and the profiles show the cost that
         each method needs until the metric is at or below it, or at or above it if larger is better.
         All goals but the first two need one.
+      window: number of records whose mean must be at the target, in the tuning and in the table
+        (:func:`fljax.statistics.until`); 1 is the first touch.
       seeds: number of seeds of the evaluation, or a list of them, below 10^9.
       tuning_seeds: number of seeds of the tuning, or a list of them, from 10^9 on.
       record_every: number of rounds between records of the metrics.
@@ -299,7 +309,8 @@ def compare(
       >>> table.index.tolist(), table["rank high"].tolist(), table["never"].tolist()
       (['EXTRA', 'CTA'], [1.0, 2.0], [0, 2])
     """
-    evaluated = Request(scenario=scenario, rounds=rounds, seeds=seeds).seed_list
+    request = Request(scenario=scenario, rounds=rounds, seeds=seeds, record_every=record_every)
+    evaluated = request.seed_list
     if max(evaluated) >= FIRST_SEED:
         raise ValueError(
             f"seeds of the evaluation must be below {FIRST_SEED}, as the tuning's are numbered "
@@ -313,6 +324,8 @@ def compare(
     if len(methods) < 2:
         raise ValueError(f"two or more methods are compared, got {checks.shown(methods)}.")
     check_target(metric, target)
+    checks.count("window", window)
+    check_window(target, window, request.records)
     checks.switch("timed", timed)
     if timed and rounds < 2 * record_every:
         raise ValueError(f"timed= needs two records or more, got rounds={rounds}.")
@@ -323,6 +336,7 @@ def compare(
         rounds=rounds,
         goal=goal,
         target=target if goal in COUNTED else None,
+        window=window if goal in COUNTED else 1,
         seeds=tuning_seeds,
         record_every=record_every,
         store=store,
@@ -345,7 +359,7 @@ def compare(
         pace = [_pace(scenario, method, rounds, record_every) for method in tuned.methods.values()]
         pace = xr.DataArray(pace, dims="algorithm")
         results["seconds"] = (pace * results["round"]).assign_attrs(TIME_ATTRIBUTES)
-    return Comparison(tuned, results, statistics.named(results, metric), target)
+    return Comparison(tuned, results, statistics.named(results, metric), target, window)
 
 
 def _pace(scenario: Scenario, method: Algorithm, rounds: int, record_every: int) -> float:

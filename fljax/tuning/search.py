@@ -465,6 +465,7 @@ def tune(
     rounds: int,
     goal: str = "final",
     target: float | None = None,
+    window: int = 1,
     seeds: int | Sequence[int] = 10,
     points: int = 8,
     extensions: int = 3,
@@ -520,6 +521,8 @@ def tune(
         gradients that a candidate of its method spends; there is a warning if none of a method's
         runs does.
       target: target value, for the goals that need one.
+      window: number of records whose mean must be at the target, see
+        :func:`fljax.statistics.until`: noisy methods touch it before they stay there.
       seeds: number of seeds, or a list of them, from 10^9 on.
       points: number of candidates per batch, for each hyperparameter.
       extensions: maximum number of times that the search of a structure continues beyond an edge.
@@ -562,6 +565,7 @@ def tune(
       ['EXTRA']
     """
     _check_counts(points, extensions, refinements, halvings)
+    checks.count("window", window)
     checks.choice("goal", goal, GOALS)
     if (target is None) == (goal in COUNTED):
         raise ValueError(
@@ -583,6 +587,7 @@ def tune(
         for i, ((name, structure), search) in enumerate(zip(rows, searches, strict=True))
     }
     request = _tuning_request(scenario, first, rounds, seeds, record_every)
+    check_window(target, window, request.records)
     simulations = [group.abstract for group in Study.of(request).groups]
     metrics = {m.name: as_metric(m) for simulation in simulations for m in simulation.metrics}
     name = metric.name if isinstance(metric, Metric) else metric
@@ -606,7 +611,8 @@ def tune(
             "halvings= continues runs that ended early, and a privacy budget is spread over the "
             "rounds that were planned; leave out halvings=."
         )
-    evaluator = _Evaluator(request, metric, goal, target, [method for method, _ in rows])
+    methods_of_rows = [method for method, _ in rows]
+    evaluator = _Evaluator(request, metric, goal, target, methods_of_rows, window)
     if goal == "gradients":
         evaluator.gradients = _gradient_counts(scenario, first, rows, rounds)
     scores = _search(evaluator, rows, searches, stages, store)
@@ -703,6 +709,7 @@ class _Evaluator:
     goal: str
     target: float | None
     method_of: Sequence[str]
+    window: int = 1
     gradients: list[np.ndarray] = field(default_factory=list)
     most: dict[str, float] = field(default_factory=dict)
     compilations: int = 0
@@ -742,7 +749,8 @@ class _Evaluator:
         if is_complete and self.target is not None:
             spent = results[COUNTED[self.goal]].max("round")
             most = self._most_spent(spent.broadcast_like(results["algorithm"]), owners)
-            scores = _summarize_scores(results, self.metric, self.goal, self.target, most)
+            of_target = self.target, most, self.window
+            scores = _summarize_scores(results, self.metric, self.goal, *of_target)
         else:
             goal = "final" if self.target is not None else self.goal
             scores = _summarize_scores(results, self.metric, goal)
@@ -884,6 +892,14 @@ def check_target(metric: str | Metric, target: float | None) -> None:
             f"target must be > 0, as {metric_.name!r} is, got {target:g}; of decibels take "
             f"10 ** ({target:g} / 10)."
         )
+
+
+def check_window(target: float | None, window: int, records: int) -> None:
+    """Raise ``ValueError`` for a window without a target, or longer than a run."""
+    if window > 1 and target is None:
+        raise ValueError(f"window={window} is of records at a target; give target= as well.")
+    if window > records:
+        raise ValueError(f"window={window} is longer than a run, which has {records} records.")
 
 
 def _private_request(
@@ -1186,6 +1202,7 @@ def _summarize_scores(
     goal: str,
     target: float | None = None,
     most: xr.DataArray | None = None,
+    window: int = 1,
 ) -> xr.Dataset:
     """The score of each candidate, as a summary over seeds. For a goal with a target ``most`` is,
     of each candidate, the cost of which a run that does not reach it counts as a multiple.
@@ -1201,7 +1218,7 @@ def _summarize_scores(
         larger = statistics.larger_is_better(results, metric)
         label = f"{goal} {statistics.label_of(results, name)}"
     else:
-        cost = statistics.until(results, metric, target, COUNTED[goal])
+        cost = statistics.until(results, metric, target, COUNTED[goal], window=window)
         censored = (cost == np.inf).astype(int)
         score = cost.where(censored == 0, PENALTY * most)
         attrs = {}

@@ -191,6 +191,15 @@ def test_time_is_until_the_target_and_a_round_lasts_as_its_slowest(buffered, ave
     assert low < result.value < high
 
 
+def test_a_touch_of_the_target_is_no_arrival():
+    studies = delayed(100, 15)
+    late = studies["late"][METRIC]
+    touching = late.where(late["round"] != 20, late.min())
+    studies["late"] = studies["late"].assign({METRIC: touching})
+    (result,) = figure_late.sooner("FedAvg", "FedBuff")(studies).values()
+    assert 2.9 < result.value < 3.1
+
+
 def test_methods_that_never_arrive_are_not_compared():
     (result,) = figure_late.sooner("FedAvg", "FedBuff")(delayed(999, 999)).values()
     assert np.isnan(result.value)

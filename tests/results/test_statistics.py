@@ -529,6 +529,44 @@ def test_the_cost_until_a_target():
         statistics.until(data.isel(round=0, drop=True), "error", 2.0)
 
 
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_the_mean_over_a_window_must_be_at_the_target(window):
+    errors = 1 / np.arange(1, 21) * np.random.default_rng(0).lognormal(size=(2, 6, 20))
+    rounds = np.arange(3, 63, 3)
+    data = xr.Dataset(
+        {"error": (("algorithm", "seed", "round"), errors), "bits": ("round", rounds**2)},
+        {"round": rounds},
+    )
+    for of, costs in (("round", rounds), ("bits", rounds**2)):
+        result = statistics.until(data, "error", 0.1, of, window=window).values
+        for index in np.ndindex(2, 6):
+            expected = np.inf
+            for last in range(window, 21):
+                if expected == np.inf and sum(errors[index][last - window : last]) <= 0.1 * window:
+                    expected = costs[last - 1]
+            assert result[index] == expected
+    with pytest.raises(ValueError, match=r"window=21 is longer than a run, which has 20 records"):
+        statistics.until(data, "error", 0.1, window=21)
+    with pytest.raises(ValueError, match="window must be >= 1"):
+        statistics.until(data, "error", 0.1, window=0)
+
+
+def test_rounds_that_only_another_study_records_are_no_part_of_a_window():
+    one, other = (
+        xr.Dataset(
+            {"error": (("algorithm", "seed", "round"), np.array([[values]]))},
+            {"algorithm": [name], "round": rounds},
+        )
+        for name, values, rounds in (
+            ("a", [4.0, 2.0, 1.0, 0.0], [2, 4, 6, 8]),
+            ("b", [4.0, 1.0], [3, 6]),
+        )
+    )
+    both = xr.concat([one, other], "algorithm", join="outer")
+    costs = statistics.until(both, "error", 2.5, window=2)
+    np.testing.assert_array_equal(costs, [[6], [6]])
+
+
 def joined(one_seeds=3, one_rounds=10):
     """Two studies of other seeds or rounds; the values of a method are its number in the study."""
 

@@ -1,6 +1,7 @@
 """Comparisons: from tuning to table on disjoint seeds, what never reaches a target is counted."""
 
 import functools
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -211,6 +212,22 @@ def test_the_pictures_have_no_faults(compared):
     plt.close("all")
 
 
+def test_a_window_is_of_the_tuning_and_of_the_costs(tmp_path):
+    options: dict[str, Any] = OPTIONS | {"goal": "rounds", "target": 0.7}
+    compared = fl.compare(scenario, METHODS, seeds=6, window=3, **options)
+    first_touch = fl.compare(scenario, METHODS, seeds=6, **options)
+    assert compared.cost().equals(
+        fl.statistics.until(compared.results, "normalized_error", 0.7, window=3)
+    )
+    assert (compared.cost() > fl.statistics.until(compared.results, "normalized_error", 0.7)).any()
+    for name in METHODS:
+        best = (c.tuned.response[name]["mean"].min() for c in (compared, first_touch))
+        assert float(next(best)) > float(next(best))
+    compared.save(tmp_path / "compared.nc")
+    loaded = fl.Comparison.load(tmp_path / "compared.nc", METHODS)
+    assert loaded.cost().equals(compared.cost())
+
+
 def test_an_unreached_target_is_counted_everywhere(compared):
     hopeless = fl.Comparison(compared.tuned, compared.results, compared.metric, 1e-30)
     table = hopeless.table()
@@ -283,6 +300,9 @@ def test_a_comparison_of_accuracies_is_saved_and_drawn(by_accuracy, tmp_path):
         ({"methods": ["CTA", "CTAA"]}, "method"),
         ({"goal": "rounds"}, "target"),
         ({"target": float("nan")}, "target"),
+        ({"window": 2}, "give target= as well"),
+        ({"target": 0.1, "window": 21}, "longer than a run, which has 20 records"),
+        ({"target": 0.1, "window": 0}, "window must be >= 1"),
         ({"seeds": 0}, "seeds"),
         ({"timed": True, "record_every": 20}, "two records"),
         ({"metric": "normalised"}, "normalized_error"),

@@ -489,6 +489,31 @@ def test_diverged_candidates_count_as_infinite():
     assert np.isinf(response["mean"].where(response["diverged"] > 0, np.inf)).all()
 
 
+def test_numbers_are_tuned_until_the_mean_over_a_window_is_at_the_target():
+    options: dict[str, Any] = METRIC | {"goal": "rounds", "target": 0.3, "refinements": 0}
+    tuned = fl.tune(scenario, ["CTA"], window=4, **options)
+    (label,) = tuned.response
+    means = []
+    for step in tuned.response[label]["step_size"].values:
+        grid = {"algorithm": {"CTA": fl.algorithms.CTA(step)}}
+        runs = fl.sweep(scenario, grid=grid, rounds=METRIC["rounds"], seeds=tuned.seeds)
+        errors = runs.normalized_error.values.reshape(len(tuned.seeds), -1)
+        means.append(np.mean([arrival(curve, 0.3, 4) for curve in errors]))
+    scores = tuned.response[label]["mean"].values
+    finite = np.isfinite(scores)
+    np.testing.assert_allclose(scores[finite], np.array(means)[finite])
+    first_touch = fl.tune(scenario, ["CTA"], **options)
+    assert scores.min() > first_touch.response[label]["mean"].min()
+
+
+def arrival(curve, target, window):
+    """The first round at which the mean of a window is at the target; twice all if none is."""
+    for last in range(window, len(curve) + 1):
+        if np.mean(curve[last - window : last]) <= target:
+            return last
+    return 2 * len(curve)
+
+
 def test_runs_that_never_get_to_the_target_are_counted():
     tuned = fl.tune(scenario, ["CTA"], goal="rounds", target=0.1, **METRIC)
     response = tuned.response["CTA"]
@@ -528,6 +553,8 @@ def test_an_unreached_target_is_counted_and_reported():
         ({"goal": "best"}, "goal"),
         ({"goal": "rounds"}, "target"),
         ({"target": 0.1}, "target"),
+        ({"window": 2}, "give target= as well"),
+        ({"goal": "rounds", "target": 0.1, "window": 2}, "longer than a run, which has 1 records"),
         ({"points": 2}, "points"),
         ({"seeds": 0}, "seeds"),
         ({"metric": "normalised"}, "normalized_error"),
