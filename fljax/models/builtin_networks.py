@@ -20,27 +20,45 @@ FEW_CHANNELS = 8
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
-@checked
-def mlp(outputs: int, hidden: Sequence[int] = (200,)) -> Architecture:
-    r"""Fully connected layers with ReLU activations between them, for features of any shape,
-    flattened.
+#: Activations of hidden layers by name.
+ACTIVATIONS = {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}
 
-    Weights are drawn with variance :math:`2/n` for :math:`n` inputs (He et al. 2015), in the
-    last layer with :math:`1/n`; biases are zero.
+
+@checked
+def mlp(
+    outputs: int,
+    hidden: Sequence[int] = (200,),
+    activation: str | Callable[[Array], Array] = "relu",
+) -> Architecture:
+    r"""Fully connected layers with activations between them, for features of any shape, flattened.
+
+    Weights are drawn with variance :math:`2/n` for :math:`n` inputs before a ReLU activation (He et
+    al. 2015), and with :math:`1/n` before others and in the last layer; biases are zero.
 
     Args:
       outputs: number of entries of a prediction, one per class; 1: a scalar without its own axis.
       hidden: widths of the hidden layers.
+      activation: of the hidden layers, ``"relu"``, ``"sigmoid"`` or ``"tanh"``, or a function of an
+        array that returns one of its shape.
 
     Raises:
-      ValueError: widths that are not counts.
+      TypeError: an activation that is neither a name nor a function.
+      ValueError: widths that are not counts, an unknown activation, or one that changes the shape.
 
     Example:
       >>> import fljax as fl
       >>> fl.models.layout_of(fl.models.mlp(10, hidden=[200]), (28, 28), "float32").dim
       159010
     """
-    return cnn(outputs, channels=(), hidden=hidden)
+    if isinstance(activation, str):
+        checks.choice("activation", activation, ACTIVATIONS)
+    elif not callable(activation):
+        raise TypeError(
+            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, or a function, got "
+            f"{checks.shown(activation)}."
+        )
+    layers = cnn(outputs, channels=(), hidden=hidden)
+    return dataclasses.replace(layers, activation=activation)
 
 
 @checked
@@ -155,10 +173,12 @@ class _Layers(Architecture):
     channels: tuple[int, ...]
     hidden: tuple[int, ...]
     kernel: int
+    activation: str | Callable[[Array], Array] = "relu"  # of layers that are no convolutions
     apart: ClassVar[bool] = True
 
     def init(self, key: Array, features: Array) -> Any:
         parameters = {}
+        gain = 2.0 if self.activation == "relu" else 1.0
         shape = features.shape[1:]
         if self.channels:
             shape = _image(shape)
@@ -176,7 +196,7 @@ class _Layers(Architecture):
         widths = (*self.hidden, self.outputs)
         for i, width in enumerate(widths):
             k_layer = jax.random.fold_in(key, len(self.channels) + i)
-            scale = 2.0 if i < len(self.hidden) else 1.0
+            scale = gain if i < len(self.hidden) else 1.0
             parameters[f"layer_{i}"] = _random_layer(k_layer, (inputs, width), scale)
             inputs = width
         return parameters
@@ -195,8 +215,11 @@ class _Layers(Architecture):
             # The maximum commutes with adding the same bias to all four.
             x = jax.nn.relu(pool(x, layer["kernel"]) + layer["bias"])
         x = x.reshape(len(x), -1)
+        activation = self.activation
+        activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation
         for i in range(len(self.hidden)):
-            x = jax.nn.relu(_through(parameters[f"layer_{i}"], x))
+            x = _through(parameters[f"layer_{i}"], x)
+            x = checks.returned("activation", activation(x), x.shape)
         return x
 
     def head(self, parameters: PyTree, representation: Array) -> Array:

@@ -435,6 +435,47 @@ def test_networks_made_again_are_the_same():
     assert fl.models.mlp(3) != fl.models.mlp(4)
 
 
+@pytest.mark.parametrize(
+    ("activation", "by_hand"),
+    [
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("tanh", np.tanh),
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        (jnp.sin, np.sin),
+    ],
+)
+def test_layers_with_an_activation_equal_matrix_products(activation, by_hand):
+    network = fl.models.mlp(3, hidden=[40, 50], activation=activation)
+    images = np.random.default_rng(0).normal(size=(7, 20, 3))
+    parameters = network.init(jax.random.key(1), jnp.asarray(images))
+    x = images.reshape(7, 60)
+    layers = [{k: np.asarray(v) for k, v in parameters[f"layer_{i}"].items()} for i in range(3)]
+    for layer in layers[:2]:
+        x = by_hand(x @ layer["kernel"] + layer["bias"])
+    expected = x @ layers[2]["kernel"] + layers[2]["bias"]
+    representation = network.represent(parameters, jnp.asarray(images))
+    np.testing.assert_allclose(network.head(parameters, representation), expected, rtol=1e-10)
+    variances = [60 * layers[0]["kernel"].var(), 40 * layers[1]["kernel"].var()]
+    np.testing.assert_allclose(variances, 2 if activation == "relu" else 1, rtol=0.1)
+
+
+def test_networks_differ_by_their_activation():
+    names = ("relu", "tanh", "sigmoid")
+    assert len({fl.models.mlp(3, activation=name) for name in names}) == 3
+    assert fl.models.mlp(3, activation=jnp.sin) == fl.models.mlp(3, activation=jnp.sin)
+    assert fl.models.mlp(3) == fl.models.mlp(3, activation="relu")
+
+
+def test_an_activation_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="unknown activation 'tanhh'; known: relu, sigmoid, tanh"):
+        fl.models.mlp(3, activation="tanhh")
+    with pytest.raises(TypeError, match="activation must be one of 'relu'.* or a function, got 3"):
+        fl.models.mlp(3, activation=3)
+    wide = fl.models.mlp(3, activation=lambda x: jnp.concatenate([x, -x], axis=1))
+    with pytest.raises(ValueError, match=r"activation must return an array of shape \(\d+, 200\)"):
+        fl.models.layout_of(wide, (4,), "float32")
+
+
 def test_coordinates_of_parameters_are_found_by_their_paths():
     layout = small.problem().layout
     head = layout.coordinates("^[cd]$")
