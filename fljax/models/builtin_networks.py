@@ -52,11 +52,6 @@ def mlp(
     """
     if isinstance(activation, str):
         checks.choice("activation", activation, ACTIVATIONS)
-    elif not callable(activation):
-        raise TypeError(
-            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, or a function, got "
-            f"{checks.shown(activation)}."
-        )
     layers = cnn(outputs, channels=(), hidden=hidden)
     return dataclasses.replace(layers, activation=activation)
 

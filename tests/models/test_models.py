@@ -469,7 +469,7 @@ def test_networks_differ_by_their_activation():
 def test_an_activation_that_is_none_is_refused():
     with pytest.raises(ValueError, match="unknown activation 'tanhh'; known: relu, sigmoid, tanh"):
         fl.models.mlp(3, activation="tanhh")
-    with pytest.raises(TypeError, match="activation must be one of 'relu'.* or a function, got 3"):
+    with pytest.raises(TypeError, match="activation must be a string or a function, got 3"):
         fl.models.mlp(3, activation=3)
     wide = fl.models.mlp(3, activation=lambda x: jnp.concatenate([x, -x], axis=1))
     with pytest.raises(ValueError, match=r"activation must return an array of shape \(\d+, 200\)"):
