@@ -472,8 +472,9 @@ def test_an_activation_that_is_none_is_refused():
     with pytest.raises(TypeError, match="activation must be a string or a function, got 3"):
         fl.models.mlp(3, activation=3)
     wide = fl.models.mlp(3, activation=lambda x: jnp.concatenate([x, -x], axis=1))
-    with pytest.raises(ValueError, match=r"activation must return an array of shape \(\d+, 200\)"):
-        fl.models.layout_of(wide, (4,), "float32")
+    images = jnp.ones((2, 4))
+    with pytest.raises(ValueError, match=r"activation must return an array of shape \(2, 200\)"):
+        wide.represent(wide.init(jax.random.key(0), images), images)
 
 
 def test_coordinates_of_parameters_are_found_by_their_paths():
