@@ -108,6 +108,12 @@ def about(number: float) -> Meaning:
     return Meaning((low, high), f"“about” {number:g}: within a fourth of it")
 
 
+def about_points(rate: float) -> Meaning:
+    """A rate in per cent that a source gives: within 5 percentage points, which are significant."""
+    low, high = max(rate - 5, 0), min(rate + 5, 100)
+    return Meaning((low, high), f"“about” {rate:g} %: within 5 percentage points of it")
+
+
 def order(exponent: float) -> Meaning:
     """A rate O(x^exponent) that is said to be attained: the slope of the logarithms, within 0.2."""
     return Meaning(

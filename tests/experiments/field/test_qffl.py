@@ -26,7 +26,11 @@ def expected_studies():
     rows = [(80.6, 27, 20), (80.5, 24, 22), (80.0, 16, 30), (78, 12, 31), (77, 8, 32), (80, 25, 30)]
     values = np.array([clients(*row) for row in rows])
     dims = ("algorithm", "seed", "round", "client")
-    study = xr.Dataset({qffl.ACCURACY: (dims, values)}, {"algorithm": [*qffl.LABELS]})
+    sizes = np.full((len(rows), 3, 100), 60)
+    study = xr.Dataset(
+        {qffl.ACCURACY: (dims, values), qffl.SIZE: (("algorithm", "seed", "client"), sizes)},
+        {"algorithm": [*qffl.LABELS]},
+    )
     return {"clients": study.assign_coords(seed=range(3), round=400 * np.arange(1, 11))}
 
 
@@ -81,6 +85,18 @@ def test_numbers_equal_the_table(power, kind, column):
     assert claim.judge(studies).holds
     data.loc[{"algorithm": name}] = 0.5 + 0.3 * (share - 0.5)
     assert not claim.judge(studies).holds
+
+
+def test_the_accuracy_over_samples_weighs_clients_by_their_samples():
+    studies = expected_studies()
+    data = studies["clients"]
+    data[qffl.SIZE].loc[{"algorithm": "q = 1", "client": 3}] = 600
+    late = data[qffl.ACCURACY].sel(algorithm="q = 1").values[:, -qffl.END.value :]
+    sizes = np.full(100, 60.0)
+    sizes[3] = 600
+    expected = 100 * (late @ sizes / sizes.sum()).mean(axis=1)
+    np.testing.assert_allclose(qffl.over_samples(studies, "q = 1"), expected, rtol=1e-12)
+    assert (abs(expected - qffl.read(studies, "q = 1", qffl.mean)) > 1).all()
 
 
 def test_readings_are_of_each_record():
