@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from experiments import picture
 from experiments.field import figure_scaffold as scaffold
 from experiments.field.figure_scaffold import CELLS, CONTROLLED, ERROR, FEDAVG, SGD, Cell
-from experiments.figure import Effort
+from experiments.figure import Effort, Estimate
 
 CLAIMS = {claim.name: claim for claim in scaffold.FIGURE.claims}
 ROUNDS = np.arange(1, 1001)
@@ -54,9 +54,9 @@ def table_of(needed):
     values = [np.where(rounds + jitter <= ROUNDS, 0.1, 0.5) for rounds in needed.values()]
     coords = {"cell": [*needed], "seed": range(3), "round": ROUNDS}
     cells = xr.Dataset({ERROR: (("cell", "seed", "round"), np.array(values))}, coords)
+    tried = np.tile([[[3.0], [2.0], [9.0]]], (len(needed), 1, 1))
     tuning = xr.Dataset(
-        {"rounds": (("cell", "step", "seed"), np.tile([[[3.0], [2.0]]], (len(needed), 1, 1)))},
-        {"cell": [*needed], "step": [0.1, 0.3]},
+        {"rounds": (("cell", "step", "seed"), tried)}, {"cell": [*needed], "step": [0.1, 0.3, 1.0]}
     )
     return {"cells": cells.assign_attrs(target=0.15), "tuning": tuning}
 
@@ -93,6 +93,43 @@ def test_claims_fail_on_other_data(name, cell, factor):
     assert not verdict.holds
     assert verdict.decided
     assert str(cell) in verdict.note
+
+
+@pytest.mark.parametrize(
+    ("accept", "rises", "falls", "stays"),
+    [
+        ((0, np.inf), True, False, True),  # more saving is as good
+        ((0, np.inf), False, True, False),
+        ((0, np.inf), False, False, True),
+        ((40, np.inf), True, False, False),
+        ((40, np.inf), False, True, True),  # less saving is as bad
+        ((-35, 35), True, False, False),
+        ((-35, 35), False, True, False),
+        ((-35, 35), False, False, True),
+        ((0, np.inf), True, True, False),
+    ],
+)
+def test_what_larger_steps_could_change_is_undecided(accept, rises, falls, stays):
+    estimate = Estimate(20.0, 10.0, 30.0, "%")
+    result = scaffold.settled(estimate, accept, rises=rises, falls=falls)
+    assert (result == estimate) == stays
+    assert np.isnan(result.value) != stays
+
+
+def test_the_largest_step_is_an_edge_unless_a_round_is_enough():
+    needed = counts()
+    studies = studies_of(needed)
+    cell = Cell(CONTROLLED, 10, 5)
+    assert not scaffold.can_be_faster(studies, cell)
+    studies["tuning"]["rounds"].loc[{"step": 1.0}] = 1.0
+    assert scaffold.can_be_faster(studies, cell)
+    claim = CLAIMS["scaffold-is-faster-where-clients-differ"]
+    verdict = claim.judge(studies)
+    assert (verdict.holds, verdict.decided) == (False, False)
+    assert "Larger steps than 1, the best of" in verdict.note
+    studies["tuning"]["rounds"].loc[{"step": 1.0}] = 1.0
+    studies["cells"][ERROR][:] = 0.1  # all of them after one round
+    assert not scaffold.can_be_faster(studies, Cell(SGD, 100, 1))
 
 
 def test_unreached_targets_count_as_all_rounds():
@@ -135,7 +172,7 @@ def test_each_cell_has_its_best_step():
     assert scaffold.chosen(studies, CELLS[0]) == 0.3
     rows = scaffold.tuning_table(studies)
     many = len(CELLS) + len([cell for cell in CELLS if cell.similarity == scaffold.UNLIKE])
-    assert len(rows) == 2 * many
+    assert len(rows) == 3 * many
     assert [row["value"] for row in rows if row["chosen"]] == [0.3] * many
     assert len({row["method"] for row in rows}) == many
 
