@@ -125,6 +125,15 @@ def of_few(
     return Estimate(value, value - reach, value + reach, unit)
 
 
+def if_long_enough(of: Estimate, accept: tuple[float, float], *, long_enough: bool) -> Estimate:
+    """The estimate of a statement about long runs; NaN, not run, if it fails in a run that is
+    shorter than its source asks for.
+    """
+    low, high = accept
+    fails = of.high < low or of.low > high
+    return of if long_enough or not fails else Estimate(math.nan, math.nan, math.nan, of.unit)
+
+
 def gap(over: np.ndarray, under: np.ndarray) -> Estimate:
     """How far one mean is above another, dB; several rounds are averaged for each seed."""
     return estimate(_above, each_mean(over), each_mean(under))

@@ -23,7 +23,7 @@ from experiments import picture, tuning
 from experiments.conventions import BETTER, CLOSE, LITTLE, SIGNIFICANTLY, orders
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.headlines.common import first_below
-from experiments.measures import exponent, joined, of_few
+from experiments.measures import exponent, if_long_enough, joined, of_few
 from experiments.pixels import halved
 from fljax import plotting, statistics
 from fljax.algorithms import ChocoSGD, Consensus, FedAvg
@@ -743,18 +743,9 @@ def agreement(studies: Studies) -> dict[str, Estimate]:
         samples = [of_run(data, name, passes, DISAGREEMENT) for passes in PASSES.value]
         rounds = data["taken"].sel(algorithm=name).values
         of = of_few(lambda *means: exponent(np.array([means]), rounds)[0], *samples, unit="")
-        return decided(of, AGREEING, long_enough=rounds.min() >= agreeing_after(n))
+        return if_long_enough(of, AGREEING, long_enough=rounds.min() >= agreeing_after(n))
 
     return {f"n = {n}": found(n) for n in present(data)}
-
-
-def decided(of: Estimate, accept: tuple[float, float], *, long_enough: bool) -> Estimate:
-    """The estimate of an asymptotic statement; NaN, not run, if it fails in a run that is shorter
-    than its theorem asks for.
-    """
-    low, high = accept
-    holds = low <= of.low and of.high <= high
-    return of if holds or long_enough else Estimate(np.nan, np.nan, np.nan, of.unit)
 
 
 def left_by_mixing(graph: str, workers: int) -> float:
@@ -855,7 +846,9 @@ def differing(studies: Studies) -> dict[str, Estimate]:
     """How far a ring ends above a complete graph, of every number of workers."""
     cases = by_network(((RING, SORTED), (COMPLETE, SORTED)))(studies)
     return {
-        case: decided(of, LITTLE.db.accept, long_enough=rounds_of(n) >= leading_after(RING, n))
+        case: if_long_enough(
+            of, LITTLE.db.accept, long_enough=rounds_of(n) >= leading_after(RING, n)
+        )
         for n, (case, of) in zip(present(studies["networks"]), cases.items(), strict=True)
     }
 
@@ -881,7 +874,7 @@ def compressed_above(studies: Studies) -> dict[str, Estimate]:
         data = studies["messages"].sel(order=order)
         above = apart_by(end(data, kind), end(data, WHOLE))
         long_enough = rounds_of(FEWEST) >= leading_after(RING, FEWEST, kind)
-        return decided(above, LITTLE.db.accept, long_enough=long_enough)
+        return if_long_enough(above, LITTLE.db.accept, long_enough=long_enough)
 
     return {f"{kind}, {order}": found(order, kind) for order in ORDERS for kind in COMPRESSED}
 

@@ -388,13 +388,19 @@ def attacked_axis(data: xr.Dataset, attack: str) -> tuple[list[float], list[str]
 
 
 def curve(ax: Axes, data: xr.Dataset, attack: str, label: str, index: int, **which: str) -> None:
-    """An error along the share of attackers, with its band."""
+    """An error along the share of attackers, with its band; of two shares, points with bars."""
     shares, names = attacked_axis(data, attack)
     rows = [estimate(statistics.decibels, errors(data, point=name, **which)) for name in names]
     look = look_of(index)
-    ax.plot(shares, [e.value for e in rows], label=label, **look)
-    low = [e.low for e in rows]
-    high = [e.high for e in rows]
+    values = np.array([e.value for e in rows])
+    low = np.array([e.low for e in rows])
+    high = np.array([e.high for e in rows])
+    if len(rows) < 3:
+        beside = np.asarray(shares) + 0.008 * (index - 3)  # so that bars do not hide each other
+        bars = np.abs(np.stack([values - low, high - values]))
+        ax.errorbar(beside, values, bars, label=label, capsize=2, **look | {"linestyle": "none"})
+        return
+    ax.plot(shares, values, label=label, **look)
     ax.fill_between(shares, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 

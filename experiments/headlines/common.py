@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 import fljax as fl
 from experiments.figure import Effort, Estimate, Measure, Studies
 from experiments.measures import each_mean, estimate, last, last_rounds, of_few, of_median, samples
+from experiments.picture import THIN
 from fljax import statistics
 from fljax.problems import LeastSquares, Problem
 
@@ -195,18 +196,24 @@ def fewer_errors(study: str, over: str, *under: str, metric: str, rounds: int) -
     return measure
 
 
-def ranked(ax: Axes, data: xr.Dataset, metric: str, rounds: int) -> None:
-    """Methods from the best to the worst, by their mean over the last ``rounds``."""
+def ranked(ax: Axes, data: xr.Dataset, metric: str, rounds: int, above: str = "") -> None:
+    """Methods from the best to the worst, by their mean over the last ``rounds``; or by how many
+    points they are above one of them, paired by seed, whose intervals are of what claims compare.
+    """
     late = last_rounds(rounds)(data)
-    names = [str(name) for name in data["algorithm"].values]
-    estimates = {
-        name: of_few(float, each_mean(samples(late, name, metric)), unit="") for name in names
-    }
+    values = {str(n): each_mean(samples(late, str(n), metric)) for n in data["algorithm"].values}
+    if above:
+        values = {name: 100 * (value - values[above]) for name, value in values.items()}
+    names = [*values]
+    estimates = {name: of_few(float, value, unit="") for name, value in values.items()}
     names.sort(key=lambda name: estimates[name].value)
     places = np.arange(len(names))
-    values = np.array([estimates[name].value for name in names])
-    reach = np.array([(estimates[name].low, estimates[name].high) for name in names]).T - values
-    ax.errorbar(values, places, xerr=abs(reach), fmt="o", markersize=3, color="#333333")
+    middles = np.array([estimates[name].value for name in names])
+    reach = np.array([(estimates[name].low, estimates[name].high) for name in names]).T - middles
+    ax.errorbar(middles, places, xerr=abs(reach), fmt="o", markersize=3, color="#333333")
     ax.set_yticks(places, names, fontsize=5.5 if len(names) > 14 else None)
     ax.invert_yaxis()
-    ax.set_xlabel(data[metric].attrs.get("long_name", metric.replace("_", " ")))
+    label = data[metric].attrs.get("long_name", metric.replace("_", " "))
+    ax.set_xlabel(f"{label} above {above}'s [points]" if above else label)
+    if above:
+        ax.axvline(0, **THIN)

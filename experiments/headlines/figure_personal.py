@@ -342,17 +342,17 @@ def study(effort: Effort) -> Studies:
 
 def plot(studies: Studies) -> Picture:
     titles = (
-        "one model and models of their own",
-        "at the end",
+        "one model, and several",
+        "at the end, paired by seed",
         "unlike contrasts",
         "IFCA",
         "softmax regression",
     )
-    drawing, axes = picture.panels(titles, columns=3, height=2.8)
+    drawing, axes = picture.panels(titles, columns=3, height=3.2)
     data = studies["digits"]
     drawn = [*BASELINES, "Ditto", "FedPer", "FedAMP"]
     plotting.learning_curves(data.sel(algorithm=drawn), ERROR, ax=axes[0])
-    ranked(axes[1], data, ERROR, END.value)
+    ranked(axes[1], data, ERROR, END.value, above="Local only")
     plotting.learning_curves(studies["contrasts"], ERROR, ax=axes[2])
     plotting.learning_curves(studies["clusters"], AGREEMENT.name, ax=axes[3])
     plotting.learning_curves(studies["linear"], ERROR, ax=axes[4])

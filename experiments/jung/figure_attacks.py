@@ -12,6 +12,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Key
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
@@ -26,6 +28,8 @@ from fljax._core.random_subsets import shuffled
 from fljax.algorithms import ATC, FedAvg
 from fljax.link.aggregation import Aggregator
 from fljax.metrics.definitions import Metric, Snapshot
+from fljax.plotting import NOTE
+from fljax.plotting.heat import LUMINANCE
 from fljax.problems import (
     GTVMin,
     LeastAbsoluteDeviation,
@@ -101,6 +105,8 @@ SERVER = "server"
 DENSE = "dense"
 SPARSE = "sparse"
 PLACES = (SERVER, DENSE, SPARSE)
+#: The ends of the maps' colors, per cent.
+HARMS = (4, 100)
 
 # --------------------------------------------------------------------------- scenario
 
@@ -388,12 +394,13 @@ TITLES = {
 
 def plot(studies: Studies) -> Picture:
     """A map for each topology, and the exercises below."""
-    drawing = plt.figure(figsize=(picture.PAGE, 11.0), layout="constrained")
-    rows = drawing.add_gridspec(4, 3, height_ratios=(3, 3, 3, 2))
+    drawing = plt.figure(figsize=(picture.PAGE, 9.5), layout="constrained")
+    rows = drawing.add_gridspec(4, 3, height_ratios=(2.4, 2.4, 2.4, 2))
     for row, (letter, topology) in enumerate(zip("abc", PLACES, strict=True)):
         ax = drawing.add_subplot(rows[row, :])
         data = studies[topology].isel(attack=slice(None, None, -1))
-        plotting.heat_map(data, HARM, "defense", "attack", ax, intervals=True)
+        plotting.heat_map(data, HARM, "defense", "attack", ax)
+        _in_ratios(ax)
         ax.set_title(f"({letter}) {TITLES[topology]}", pad=14)
         ax.set(xlabel="", ylabel="")
     service, hour, points = (drawing.add_subplot(rows[3, column]) for column in range(3))
@@ -409,6 +416,20 @@ def plot(studies: Studies) -> Picture:
     return drawing
 
 
+def _in_ratios(ax: Axes) -> None:
+    """Color the cells of a map on a logarithmic scale, one for all maps, on which defenses differ
+    as well.
+    """
+    (cells,) = (part for part in ax.collections if isinstance(part, QuadMesh))
+    cells.set_norm(LogNorm(*HARMS))
+    cells.colorbar.set_ticks([5, 10, 20, 50, 100], labels=["5", "10", "20", "50", "100"])
+    cells.colorbar.minorticks_off()
+    shades = np.asarray(cells.to_rgba(cells.get_array().ravel()))[:, :3] @ LUMINANCE
+    numbers = [text for text in ax.texts if text.get_gid() != NOTE]
+    for text, shade in zip(numbers, shades, strict=True):
+        text.set_color("white" if shade < 0.5 else "black")
+
+
 def _service(ax: Axes, data: xr.Dataset) -> None:
     labels = {alpha: f"alpha = {alpha:g}" for alpha in COUPLINGS.value}
     plotting.trade_off(data, "poisoned", "rise", "alpha", ax, labels=labels)
@@ -421,6 +442,7 @@ def _hour(ax: Axes, data: xr.Dataset) -> None:
     names = {"bias": "off at the trigger hour", "beside": "squared error beside it"}
     for look, (name, label) in zip(plotting.LOOKS, names.items(), strict=False):
         result = statistics.summary(data, name)
+        look = look | {"linestyle": "none"}
         ax.errorbar(
             data["poisoned"],
             result["mean"],

@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 from experiments import measures
+from experiments.figure import Estimate
 
 ROUNDS = np.arange(10, 101, 10)
 
@@ -97,3 +98,11 @@ def test_gaps_of_a_panel_are_named_by_their_pairs():
 def test_joined_studies_are_one():
     result = measures.joined(constant_curves(a=1), constant_curves(b=2))
     xr.testing.assert_allclose(result, constant_curves(a=1, b=2))
+
+
+def test_a_statement_about_long_runs_fails_in_long_runs_only():
+    for far in (Estimate(3.0, 2.0, 4.0), Estimate(-3.0, -4.0, -2.0)):
+        assert measures.if_long_enough(far, (0, 1), long_enough=True) == far
+        assert np.isnan(measures.if_long_enough(far, (0, 1), long_enough=False).value)
+    for near in (Estimate(0.5, 0.2, 0.8), Estimate(0.9, 0.5, 1.3)):  # holds, and undecided
+        assert measures.if_long_enough(near, (0, 1), long_enough=False) == near

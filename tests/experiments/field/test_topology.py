@@ -38,7 +38,7 @@ from experiments.field.figure_topology import (
     WORKERS,
     named,
 )
-from experiments.figure import Effort, Estimate
+from experiments.figure import Effort
 
 CLAIMS = {claim.name: claim for claim in topology.FIGURE.claims}
 SEEDS = 1 + 0.001 * np.array([-1.0, 0.0, 1.0])
@@ -178,14 +178,6 @@ def test_claims_fail_on_other_data(name, harm):
     assert not verdict.holds
     assert verdict.decided == (name not in LONG)
     assert verdict.note.startswith("Not run") == (name in LONG) or name in NOTED
-
-
-def test_an_asymptotic_statement_fails_in_long_runs_only():
-    far = Estimate(3.0, 2.0, 4.0)
-    assert topology.decided(far, (0, 1), long_enough=True) == far
-    assert np.isnan(topology.decided(far, (0, 1), long_enough=False).value)
-    near = Estimate(0.5, 0.2, 0.8)
-    assert topology.decided(near, (0, 1), long_enough=False) == near
 
 
 def gap_of_a_ring(workers):
