@@ -1,5 +1,6 @@
 r"""Jung 2025, chapter 10: attacks against defenses, at a server and among peers."""
 
+import dataclasses
 import functools
 import itertools
 import warnings
@@ -19,13 +20,14 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.attackers import OneOf
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import estimate, joined, last, samples, share
 from fljax import aggregation, attacks, plotting, statistics
 from fljax._core.module import float_dtype
 from fljax._core.numerics import HIGHEST
 from fljax._core.random_subsets import shuffled
 from fljax.algorithms import ATC, FedAvg
+from fljax.data import Weather
 from fljax.link.aggregation import Aggregator
 from fljax.metrics.definitions import Metric, Snapshot
 from fljax.plotting import NOTE
@@ -256,6 +258,17 @@ OFF = Setting(
     "the true parameters with this added: what their labels say, as in the extract's run",
 )
 RISE = Setting("exercise 10.2, rise", 1.2, "a validation error up by 20 % at node 1", True)
+STATIONS = Setting(
+    "exercise 10.2, weather stations",
+    (2, 14, 10),
+    "of the Finnish Meteorological Institute: tomorrow's maximum by both extremes of so many days, "
+    "so many training days, and held-out days. Each station is node 1 in turn, and poisoned ones "
+    "are the nearest to it",
+)
+COLDER = Setting(
+    "exercise 10.2, labels of poisoned stations", -10.0, "kelvin added to each, a cold front's"
+)
+REACHED = Setting("exercise 10.2, poisoned stations, at most", 10, "of 190 or so")
 HOURS = Setting(
     "exercise 10.3", (10, 24, 72), "nodes (the extract's), hours, samples: three days of each"
 )
@@ -298,6 +311,43 @@ def denied(key: Key[Array, ""], count: int) -> Array:
     couplings = jnp.asarray(COUPLINGS.value, dtype)
     errors = jax.lax.map(lambda c: jax.lax.map(lambda k: error(k, c), numbers), couplings)
     return errors / errors[:, :1]
+
+
+def at_stations(weather: Weather, most: int) -> xr.DataArray:
+    """``[A, most + 1, K]``: the test error of each station with 0, 1, ... poisoned ones, the nearest
+    first, over that with none; for every coupling.
+    """
+    problem = weather.problem
+    held_out = problem.test
+    assert held_out is not None
+    graph = fl.graphs.nearest_neighbors(weather.coordinates, NODES.value[1], metric="geodesic")
+    colder = COLDER.value / float(weather.deviation[-1])
+    stations = jnp.arange(problem.clients, dtype=jnp.int32)
+
+    @jax.jit
+    def models(poisoned: Array, coupling: Array) -> Array:
+        lower = jnp.where(stations == poisoned, colder, 0).astype(problem.targets.dtype)
+        bad = dataclasses.replace(problem, targets=problem.targets + lower[:, None])
+        return GTVMin(bad, graph, coupling).solution().models
+
+    distances = np.asarray(fl.graphs.distances(weather.coordinates, "geodesic"))
+    nearest = np.argsort(distances, axis=1)[:, 1 : most + 1]
+    features, targets, real = (
+        np.asarray(part, np.float64)
+        for part in (held_out.features, held_out.targets, held_out.weights > 0)
+    )
+    rises = []
+    for coupling in COUPLINGS.value:
+        clean = np.asarray(models(jnp.asarray(-1), coupling), np.float64)
+        # Models are affine in the labels, so what several poisoned stations do adds up.
+        moves = np.stack([np.asarray(models(j, coupling)) - clean for j in stations])  # [K, K, D]
+        added = [np.cumsum(moves[near, i], axis=0) for i, near in enumerate(nearest)]
+        after = np.concatenate([0 * clean[:, None], np.stack(added)], axis=1) + clean[:, None]
+        off = np.einsum("knp,kmp->kmn", features, after) - targets[:, None]
+        errors = (off**2 * real[:, None]).sum(-1) / real[:, None].sum(-1)
+        rises.append((errors / errors[:, :1]).T)
+    axes = {"alpha": list(COUPLINGS.value), "poisoned": np.arange(most + 1)}
+    return xr.DataArray(np.stack(rises), axes, ("alpha", "poisoned", "station"))
 
 
 @jax.jit
@@ -380,6 +430,11 @@ def study(effort: Effort) -> Studies:
         seeds | {"poisoned": list(PLANTED.value)},
     )
     studies["points"] = lines()
+    lags, training, held_out = STATIONS.value
+    target_days = 40 - lags  # of the records
+    weather = fl.data.fmi("daily", "tmax", lags, held_out / target_days, training)
+    rise = at_stations(weather, 2 if effort.quick else REACHED.value)
+    studies["stations"] = xr.Dataset({"rise": rise.assign_attrs(units="1", decibel=0)})
     return studies
 
 
@@ -395,7 +450,7 @@ TITLES = {
 def plot(studies: Studies) -> Picture:
     """A map for each topology, and the exercises below."""
     drawing = plt.figure(figsize=(picture.PAGE, 9.5), layout="constrained")
-    rows = drawing.add_gridspec(4, 3, height_ratios=(2.4, 2.4, 2.4, 2))
+    rows = drawing.add_gridspec(4, 4, height_ratios=(2.4, 2.4, 2.4, 2))
     for row, (letter, topology) in enumerate(zip("abc", PLACES, strict=True)):
         ax = drawing.add_subplot(rows[row, :])
         data = studies[topology].isel(attack=slice(None, None, -1))
@@ -403,11 +458,12 @@ def plot(studies: Studies) -> Picture:
         _in_ratios(ax)
         ax.set_title(f"({letter}) {TITLES[topology]}", pad=14)
         ax.set(xlabel="", ylabel="")
-    service, hour, points = (drawing.add_subplot(rows[3, column]) for column in range(3))
+    service, stations, hour, points = (drawing.add_subplot(rows[3, n]) for n in range(4))
     _service(service, studies["service"])
+    _stations(stations, studies["stations"])
     _hour(hour, studies["hour"])
     _points(points, studies["points"])
-    for ax in (service, hour, points):
+    for ax in (service, stations, hour, points):
         for note in ax.texts:  # seeds and bands are said at the maps
             note.remove()
         handles, names = ax.get_legend_handles_labels()
@@ -438,6 +494,16 @@ def _service(ax: Axes, data: xr.Dataset) -> None:
     ax.set_yscale("log")
 
 
+def _stations(ax: Axes, data: xr.Dataset) -> None:
+    reached = 100 * (data["rise"].cumulative("poisoned").max() >= RISE.value).mean("station")
+    for index, alpha in enumerate(COUPLINGS.value):
+        look = plotting.LOOKS[index]
+        at = reached.sel(alpha=alpha)
+        ax.plot(data["poisoned"], at, label=f"alpha = {alpha:g}", **look)
+    ax.set(title="(e) 10.2, FMI stations", xlabel="poisoned stations", ylim=(0, 102))
+    ax.set_ylabel("stations reached [%]")
+
+
 def _hour(ax: Axes, data: xr.Dataset) -> None:
     names = {"bias": "off at the trigger hour", "beside": "squared error beside it"}
     for look, (name, label) in zip(plotting.LOOKS, names.items(), strict=False):
@@ -450,7 +516,7 @@ def _hour(ax: Axes, data: xr.Dataset) -> None:
             label=label,
             **look,
         )
-    ax.set(title="(e) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
+    ax.set(title="(f) exercise 10.3", xlabel="nodes with the trigger", yscale="log")
 
 
 def _points(ax: Axes, data: xr.Dataset) -> None:
@@ -464,7 +530,7 @@ def _points(ax: Axes, data: xr.Dataset) -> None:
             intercept, slope = data["line"].sel(loss=loss, label=label).values
             look = {"color": color, "linestyle": style}
             ax.plot(at, intercept + slope * at, label=f"{loss}, {label}", **look)
-    ax.set(title="(f) exercise 10.4", xlabel="feature", ylabel="label")
+    ax.set(title="(g) exercise 10.4", xlabel="feature", ylabel="label")
 
 
 # --------------------------------------------------------------------------- claims
@@ -565,24 +631,33 @@ def krum_costs(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-def needed(studies: Studies) -> dict[str, Estimate]:
-    """In how many runs some number of poisoned nodes raises the error of node 1 by 20 %."""
-    rise = studies["service"]["rise"]
-    exceeded = (rise >= RISE.value).any("poisoned")
-    return {
-        f"alpha = {alpha:g}": share(exceeded.sel(alpha=alpha).values)
-        for alpha in COUPLINGS.value[1:]
-    }
+def needed(study: str) -> Measure:
+    """In how many runs, or at how many stations, some number of poisoned nodes raises the error of
+    node 1 by 20 %.
+    """
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        exceeded = (studies[study]["rise"] >= RISE.value).any("poisoned")
+        return {
+            f"alpha = {alpha:g}": share(exceeded.sel(alpha=alpha).values)
+            for alpha in COUPLINGS.value[1:]
+        }
+
+    return measure
 
 
-def uncoupled(studies: Studies) -> dict[str, Estimate]:
+def uncoupled(study: str) -> Measure:
     """By how much more runs a strong coupling lets the attack through than a weak one."""
-    exceeded = (studies["service"]["rise"] >= RISE.value).any("poisoned")
-    weak = 100.0 * exceeded.sel(alpha=COUPLINGS.value[0]).values
-    return {
-        f"alpha = {alpha:g}": _difference(100.0 * exceeded.sel(alpha=alpha).values, weak)
-        for alpha in COUPLINGS.value[1:]
-    }
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        exceeded = (studies[study]["rise"] >= RISE.value).any("poisoned")
+        weak = 100.0 * exceeded.sel(alpha=COUPLINGS.value[0]).values
+        return {
+            f"alpha = {alpha:g}": _difference(100.0 * exceeded.sel(alpha=alpha).values, weak)
+            for alpha in COUPLINGS.value[1:]
+        }
+
+    return measure
 
 
 def hour_moves(studies: Studies) -> dict[str, Estimate]:
@@ -639,6 +714,11 @@ def said_of_best(studies: Studies) -> str:
 
 INSTANCE = "these data, strengths and numbers of attackers"
 
+AT_STATIONS = (
+    f"stations of the Finnish Meteorological Institute, coupled to the {NODES.value[1]} nearest; "
+    f"labels moved by {COLDER.value:g} K"
+)
+
 FIGURE = Figure(
     name="jung-attacks",
     title="Attacks against defenses, at a server and among peers",
@@ -649,8 +729,9 @@ FIGURE = Figure(
     "attacker wants once they are stamped with the trigger (at the server, lies are about the "
     "change of its model, which both ends know, and among peers about the model). Clipping and "
     "trimming are (188) and (189), by weight. The exercises: (d) the validation error of node 1 "
-    "where its nearest nodes have poisoned labels; (e) predictions where some nodes' labels of one "
-    "hour are a lie; (f) five points.",
+    "where its nearest nodes have poisoned labels; (e) the share of weather stations whose error "
+    f"their nearest ones raise so by {100 * (RISE.value - 1):.0f} %; (f) predictions where some "
+    "nodes' labels of one hour are a lie; (g) five points.",
     study=study,
     plot=plot,
     claims=[
@@ -728,7 +809,7 @@ FIGURE = Figure(
             "denial-of-service-reaches-node-1",
             "poisoned labels of other nodes raise the validation error of node 1 by 20 %",
             "Exercise 10.2",
-            needed,
+            needed("service"),
             (80, INFINITE),
             "in at least 80 % of the networks some number of nodes does",
             condition="a synthetic stand-in for the weather stations",
@@ -738,10 +819,32 @@ FIGURE = Figure(
             "coupling-carries-the-attack",
             "the coupling is what carries it: where models are hardly coupled it gets through less",
             "Exercise 10.2",
-            uncoupled,
+            uncoupled("service"),
             (20, INFINITE),
             "20 points of the networks more than at alpha = 0.01",
             condition="a synthetic stand-in for the weather stations",
+            ours=True,
+        ),
+        Claim(
+            "denial-of-service-reaches-stations",
+            "poisoned labels of other weather stations raise the validation error of a station by "
+            "20 %",
+            "Exercise 10.2",
+            needed("stations"),
+            (80, INFINITE),
+            f"at 80 % of the stations or more, some number up to {REACHED.value} of them does; "
+            "intervals are over stations",
+            condition=AT_STATIONS,
+            ours=True,
+        ),
+        Claim(
+            "coupling-carries-the-attack-to-stations",
+            "the coupling is what carries it: where models are hardly coupled it gets through less",
+            "Exercise 10.2",
+            uncoupled("stations"),
+            (20, INFINITE),
+            "20 points of the stations more than at alpha = 0.01",
+            condition=AT_STATIONS,
             ours=True,
         ),
         Claim(
@@ -785,6 +888,6 @@ FIGURE = Figure(
     settings=(
         *(CLIENTS, ATTACKERS, DATA, SPREAD, NOISE, TEST, STRENGTH, ROUNDS, STEPS, DEGREE, RECKONED),
         *(ROOT, RADIUS, FLIP, MANIPULATION, REACH, TRIGGER),
-        *(NODES, COUPLINGS, OFF, RISE, HOURS, PLANTED, LIE),
+        *(NODES, COUPLINGS, OFF, RISE, STATIONS, COLDER, REACHED, HOURS, PLANTED, LIE),
     ),
 )

@@ -1,5 +1,7 @@
 """Attacks against defenses: measures that detect broken data, and scenarios as described."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
@@ -68,8 +70,10 @@ def expected_studies():
         },
         {"poisoned": list(PLANTED.value), "seed": range(SEEDS)},
     )
+    stations = service.rename(seed="station").drop_vars("station").isel(station=[0] * 50)
     return {name: place_of(name) for name in PLACES} | {
         "service": service,
+        "stations": stations.copy(deep=True),
         "hour": hour,
         "points": figure.lines(),
     }
@@ -103,6 +107,8 @@ def test_claims_on_exercises_see_broken_data():
     for claim, name, variable, value in (
         ("denial-of-service-reaches-node-1", "service", "rise", 1.0),
         ("coupling-carries-the-attack", "service", "rise", 1.5),
+        ("denial-of-service-reaches-stations", "stations", "rise", 1.0),
+        ("coupling-carries-the-attack-to-stations", "stations", "rise", 1.5),
         ("hour-triggers", "hour", "bias", 1.0),
         ("absolute-error-stays", "points", "excess", 0.1),
         ("squared-error-moves", "points", "line", 1.0),
@@ -150,3 +156,54 @@ def test_exercises_compute_their_answers():
     bias, neighbors_bias = map(np.asarray, figure.one_hour(key))
     assert (np.diff(bias) > 0).all()
     np.testing.assert_allclose(neighbors_bias, neighbors_bias[0], rtol=1e-5)
+
+
+class Stations(NamedTuple):
+    """What :func:`at_stations` reads of the weather."""
+
+    problem: fl.problems.Problem
+    coordinates: np.ndarray
+    deviation: np.ndarray
+
+
+def test_poisoned_stations_are_the_nearest_and_models_solve_the_normal_equations(monkeypatch):
+    rng = np.random.default_rng(0)
+    stations, days, dim, most = 7, 6, 2, 3
+    features = rng.normal(size=(stations, days, dim))
+    targets = rng.normal(size=(stations, days))
+    tests = rng.normal(size=(stations, 4, dim)), rng.normal(size=(stations, 4))
+    places = np.stack([60 + 5 * rng.random(stations), 22 + 5 * rng.random(stations)], axis=1)
+    least_squares = fl.problems.LeastSquares()
+    problem = fl.problems.Problem(features, targets, least_squares).with_test(*tests)
+    weather = Stations(problem, places, np.array([1.0, 4.0]))
+    monkeypatch.setattr(figure, "COUPLINGS", figure.COUPLINGS._replace(value=(0.1, 2.0)))
+    result = figure.at_stations(weather, most)
+    graph = fl.graphs.nearest_neighbors(places, 3, metric="geodesic")
+    weights = np.asarray(graph.adjacency)
+    laplacian = np.diag(weights.sum(axis=1)) - weights
+    radians = np.radians(places)
+    toward = np.stack(
+        [
+            np.cos(radians[:, 0]) * np.cos(radians[:, 1]),
+            np.cos(radians[:, 0]) * np.sin(radians[:, 1]),
+            np.sin(radians[:, 0]),
+        ],
+        axis=1,
+    )
+    order = np.argsort(-toward @ toward.T, axis=1)
+    for coupling in (0.1, 2.0):
+        system = coupling * np.kron(laplacian, np.eye(dim))
+        for k, x in enumerate(features):
+            rows = slice(k * dim, (k + 1) * dim)
+            system[rows, rows] += x.T @ x / days
+        for station in range(stations):
+            errors = []
+            for count in range(most + 1):
+                labels = targets.copy()
+                labels[order[station, 1 : count + 1]] += figure.COLDER.value / 4
+                right = np.einsum("knp,kn->kp", features, labels).ravel() / days
+                model = np.linalg.solve(system, right).reshape(stations, dim)[station]
+                errors.append(np.mean((tests[0][station] @ model - tests[1][station]) ** 2))
+            expected = np.array(errors) / errors[0]
+            found = result.sel(alpha=coupling).isel(station=station).values
+            np.testing.assert_allclose(found, expected, rtol=1e-8)
