@@ -180,6 +180,7 @@ def swept(
     attacked: Mapping[str, tuple[int, float]],
     rounds: int,
     aggregated: Mapping[str, Aggregator | None],
+    most_seeds: int = SEEDS.value,
 ) -> xr.Dataset:
     """The last tenth of the rounds of every method under every attack; capped."""
     numbers, shares = (np.array(column) for column in zip(*attacked.values(), strict=True))
@@ -195,7 +196,7 @@ def swept(
         name,
         build,
         rounds=rounds,
-        seeds=min(effort.seeds, SEEDS.value),
+        seeds=min(effort.seeds, most_seeds),
         grid={
             "algorithm": dict(methods),
             "point": {label: float(at) for at, label in enumerate(attacked)},

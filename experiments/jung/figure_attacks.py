@@ -314,8 +314,8 @@ def denied(key: Key[Array, ""], count: int) -> Array:
 
 
 def at_stations(weather: Weather, most: int) -> xr.DataArray:
-    """``[A, most + 1, K]``: the test error of each station with 0, 1, ... poisoned ones, the nearest
-    first, over that with none; for every coupling.
+    """``[A, most + 1, K]``: the test error of each station with 0, 1, ... poisoned ones, the
+    nearest first, over that with none; for every coupling.
     """
     problem = weather.problem
     held_out = problem.test

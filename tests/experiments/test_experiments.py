@@ -43,7 +43,7 @@ NAMES = [
     *("gauthier-5.1", "gauthier-5.2", "gauthier-5.3", "gauthier-5.4"),
     *("gauthier-5.5", "gauthier-5.6", "gauthier-5.theory"),
     *("gauthier-6.1", "gauthier-6.2", "gauthier-6.3"),
-    *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.servers"),
+    *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.private", "gauthier-7.servers"),
     *("headline-dissimilarity", "headline-exact", "headline-late", "headline-peers"),
     *("headline-personal", "headline-private", "headline-skew"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),

@@ -5,12 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import pyplot as plt
 
 import fljax as fl
 from experiments import picture
 from experiments.figure import REGISTRY
+from experiments.gauthier import chapter3 as ch3
 from experiments.gauthier import chapter4 as ch4
 from experiments.gauthier import figure_7_poisoning as poisoning
+from experiments.gauthier import figure_7_private as private
 from experiments.gauthier import figure_7_servers as servers
 
 SEEDS = 5
@@ -166,3 +169,71 @@ def test_pictures_have_no_faults(name):
     build = {"servers": made_servers, "poisoning": made_poisoned}[name]()
     with picture.print_style():
         assert picture.faults(REGISTRY[f"gauthier-7.{name}"].plot(build)) == []
+
+
+def made_private(ours=30.0, gradient=15.0, robust=0.5):
+    """Errors that rise by these decibels with 40 % of attackers."""
+    every = poisoning.points(poisoning.ATTACKS, private.SHARES.value)
+    noise = np.exp(0.01 * np.random.default_rng(1).normal(size=SEEDS))
+    shares = np.array([share for _, share in every.values()])
+
+    def study(rises, aggregator):
+        above = 10 ** (np.outer([*rises.values()], shares) / 0.4 / 10)
+        errors = 0.01 * above[:, :, None, None] * noise
+        axes = ("algorithm", "point", "aggregator", "seed")
+        return xr.Dataset(
+            {
+                ch3.METRIC: (axes, errors, {"decibel": 1}),
+                "diverged": (axes, np.zeros(errors.shape, int)),
+            },
+            {
+                "algorithm": [*rises],
+                "point": [*every],
+                "aggregator": [aggregator],
+                "seed": np.arange(SEEDS),
+            },
+        )
+
+    return {
+        private.PRIVATE: study({ch3.OURS: ours, ch3.GRADIENT: gradient}, poisoning.MEAN),
+        private.ROBUST: study({ch3.GRADIENT: robust}, poisoning.TRIMMED),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, set()),
+        ({"gradient": 1.0}, {"attackers-do-harm"}),
+        ({"ours": 10.0}, {"dual-variables-carry-more-harm"}),
+        ({"robust": 12.0}, {"trimmed-means-leave-little-harm"}),
+    ],
+)
+def test_claims_of_poisoned_private_learning(changed, wrong):
+    outcomes = verdicts(private.FIGURE, made_private(**changed))
+    assert {name for name, holds in outcomes.items() if not holds} == wrong
+
+
+def test_poisoned_private_learning_is_drawn():
+    with picture.print_style():
+        drawn = private.plot(made_private())
+    assert picture.faults(drawn) == []
+    assert len(drawn.axes[0].lines) == 3
+    plt.close(drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [*private.METHODS])
+def test_without_attackers_private_learning_is_that_of_chapter_3(method):
+    key = jax.random.key(4)
+    simulation = private.scenario(key, private.METHODS[method], 0, jnp.asarray(0.0), None)
+    assert simulation.honest_only
+    assert not np.asarray(simulation.attack.attackers).any()
+    clean = ch3.scenario(private.OBJECTIVE.value, ch3.CLIP_ABSOLUTE.value)(
+        jax.random.split(key)[0], ch3.CURVE_BUDGET.value, private.METHODS[method]
+    )
+    runs = [fl.run(one, rounds=5)[ch3.METRIC].values for one in (simulation, clean)]
+    np.testing.assert_allclose(*runs, rtol=1e-9)
+    poisoned = private.scenario(key, private.METHODS[method], 0, jnp.asarray(0.2), None)
+    assert int(np.asarray(poisoned.attack.attackers).sum()) == 10
+    assert fl.run(poisoned, rounds=5)[ch3.METRIC].values[-1] > runs[0][-1]
