@@ -1,7 +1,7 @@
 """Attackers on zCDP-NFL and zCDP-grad-NFL: robustness to model poisoning, which P2 names as future
 work.
 
-Attackers are random clients of chapter 3's network, who send messages other than their models.
+Attackers are random clients of the network of chapter 3 and send false messages.
 zCDP-NFL adds up messages, so that no aggregator can stand in for its sums; zCDP-grad-NFL averages.
 """
 
@@ -148,7 +148,7 @@ FIGURE = Figure(
         ),
         Claim(
             "dual-variables-carry-more-harm",
-            "zCDP-NFL, whose dual variables keep what attackers say, is harmed more",
+            "zCDP-NFL, whose dual variables add up the messages of attackers, is harmed more",
             ASKED,
             more_harm,
             (0, INFINITE),
