@@ -665,9 +665,9 @@ def reached(studies: Studies) -> str:
     exceeded = (studies["stations"]["rise"] >= RISE.value).any("poisoned").mean("station")
     rows = (f"{100 * float(at):.0f} % at alpha = {float(at['alpha']):g}" for at in exceeded)
     return (
-        f"Stations that are reached: {', '.join(rows)}. A station has 14 days for five parameters: "
-        "with a weak coupling its model is mostly that of its days, and the real errors that a "
-        "rise is compared with are larger than the noise of the stand-in."
+        f"Stations that are reached: {', '.join(rows)}. Our reading: a station has "
+        f"{STATIONS.value[1]} days for five parameters, and with a weak coupling its model is "
+        "mostly of these days."
     )
 
 
