@@ -399,7 +399,8 @@ def curve(ax: Axes, data: xr.Dataset, attack: str, label: str, index: int, **whi
     if len(rows) < 3:
         beside = np.asarray(shares) + 0.008 * (index - 3)  # so that bars do not hide each other
         bars = np.abs(np.stack([values - low, high - values]))
-        ax.errorbar(beside, values, bars, label=label, capsize=2, **look | {"linestyle": "none"})
+        points_only: dict[str, Any] = look | {"linestyle": "none"}
+        ax.errorbar(beside, values, bars, label=label, capsize=2, **points_only)
         return
     ax.plot(shares, values, label=label, **look)
     ax.fill_between(shares, low, high, color=look["color"], alpha=0.2, linewidth=0)

@@ -5,6 +5,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -508,7 +509,7 @@ def _hour(ax: Axes, data: xr.Dataset) -> None:
     names = {"bias": "off at the trigger hour", "beside": "squared error beside it"}
     for look, (name, label) in zip(plotting.LOOKS, names.items(), strict=False):
         result = statistics.summary(data, name)
-        look = look | {"linestyle": "none"}
+        look: dict[str, Any] = look | {"linestyle": "none"}
         ax.errorbar(
             data["poisoned"],
             result["mean"],

@@ -52,8 +52,7 @@ def mlp(
     """
     if isinstance(activation, str):
         checks.choice("activation", activation, ACTIVATIONS)
-    layers = cnn(outputs, channels=(), hidden=hidden)
-    return dataclasses.replace(layers, activation=activation)
+    return _layers(outputs, (), hidden, activation=activation)
 
 
 @checked
@@ -87,6 +86,17 @@ def cnn(
       >>> fl.models.layout_of(fl.models.cnn(10), (28, 28, 1), "float32").paths[:2]
       ('convolution_0/bias', 'convolution_0/kernel')
     """
+    return _layers(outputs, channels, hidden, kernel)
+
+
+def _layers(
+    outputs: int,
+    channels: Sequence[int],
+    hidden: Sequence[int],
+    kernel: int = 3,
+    activation: str | Callable[[Array], Array] = "relu",
+) -> Architecture:
+    """A network of these sizes; ``ValueError`` for sizes that are not counts, or an even kernel."""
     checks.count("outputs", outputs)
     for name, sizes in (("channels", channels), ("hidden", hidden)):
         for size in sizes:
@@ -94,7 +104,7 @@ def cnn(
     checks.count("kernel", kernel)
     if kernel % 2 == 0:
         raise ValueError(f"kernel must be odd, so that it has a middle, got {kernel}.")
-    return _Layers(outputs, tuple(map(int, channels)), tuple(map(int, hidden)), kernel)
+    return _Layers(outputs, tuple(map(int, channels)), tuple(map(int, hidden)), kernel, activation)
 
 
 @dataclasses.dataclass(frozen=True)
