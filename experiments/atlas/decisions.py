@@ -102,7 +102,7 @@ def groups(pages: Sequence[Page]) -> dict[tuple[str, str], list[Page]]:
 def advice(pages: Sequence[Page], scarce: str) -> Advice | None:
     """The recommendation for some scenarios; ``None`` where no result answers the question."""
     if scarce in COSTS:
-        return _by_cost([page for page in pages if analysis.has_costs(page.result)], scarce)
+        return _by_cost(pages, scarce)
     return _by_end(pages) if scarce == "final" else _by_slack(pages)
 
 
@@ -162,8 +162,9 @@ def _by_cost(pages: Sequence[Page], cost: str) -> Advice | None:
     """The algorithm that reaches the target in the most scenarios, and of these the one with the
     least cost: by the geometric mean of its multiples of the scenario's least.
     """
+    counted = [page for page in pages if analysis.has_costs(page.result)]
     multiples: dict[str, list[float]] = {}
-    for page in pages:
+    for page in counted:
         _, least = analysis.least(page.rows, cost)
         for row in page.rows:
             if math.isfinite(row.cost[cost]):
@@ -174,12 +175,16 @@ def _by_cost(pages: Sequence[Page], cost: str) -> Advice | None:
     ordered = sorted(mean, key=lambda label: (-len(multiples[label]), mean[label]))
     label = ordered[0]
     arrivals = len(multiples[label])
-    clauses = [] if arrivals == len(pages) else [f"arrives in {arrivals} of {len(pages)}"]
+    clauses = []
+    if len(counted) < len(pages):
+        clauses.append(f"of {len(pages)} scenarios {len(counted)} were tuned for it")
+    if arrivals < len(counted):
+        clauses.append(f"arrives in {arrivals} of {len(counted)}")
     rivals = [name for name in ordered[1:] if len(multiples[name]) == arrivals]
     if rivals:
-        clauses.append(
-            f"{quoted(rivals[0])} needs {mean[rivals[0]] / mean[label]:.2g} times as many"
-        )
+        times = f"{mean[rivals[0]] / mean[label]:.2g}"
+        much = "as many" if times == "1" else f"{times} times as many"
+        clauses.append(f"{quoted(rivals[0])} needs {much}")
     else:
         clauses.append("no other arrives as often")
     return Advice(label, ", ".join(clauses))

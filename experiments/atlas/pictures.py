@@ -80,9 +80,15 @@ def _draw_profile(ax: Axes, cost: xr.DataArray) -> None:
         xlim=(1, analysis.FACTOR),
         ylim=(0, 1.02),
     )
-    ax.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-    ax.minorticks_off()
+    _name_multiples(ax)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)
+
+
+def _name_multiples(ax: Axes) -> None:
+    """Ticks of a logarithmic axis of multiples."""
+    multiples = [tick for tick in (1, 2, 5, 10, 20, 50) if tick <= ax.get_xlim()[1]]
+    ax.set_xticks(multiples, [str(tick) for tick in multiples])
+    ax.minorticks_off()
 
 
 def places(pages: Sequence[Page]) -> dict[str, tuple[float, float]]:
@@ -140,5 +146,7 @@ def _draw_front(ax: Any, pages: Sequence[Page]) -> None:
         xlabel="rounds, multiple of the least (mean)",
         ylabel="place by the last value (0: first)",
         xscale="log",
+        xlim=(0.95, None),
     )
+    _name_multiples(ax)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)

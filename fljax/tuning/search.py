@@ -1201,7 +1201,7 @@ def _summarize_scores(
     metric: str | Metric,
     goal: str,
     target: float | None = None,
-    most: xr.DataArray | None = None,
+    most: xr.DataArray | float = math.inf,
     window: int = 1,
 ) -> xr.Dataset:
     """The score of each candidate, as a summary over seeds. For a goal with a target ``most`` is,
