@@ -58,7 +58,9 @@ class Effort:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured number with its 95 % interval."""
+    """A measured number with its 95 % interval, which is open on a side where the measurement
+    only bounds the number.
+    """
 
     value: float
     low: float
@@ -72,11 +74,18 @@ class Estimate:
 
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
-        if not self.low <= self.high:  # NaN: a single seed has no interval
-            return f"{self.value:.2f}{unit} (no interval)"
+        value = f"{self.value:.2f}{unit}" if math.isfinite(self.value) else "not reached"
+        open_below, open_above = np.isinf([self.low, self.high])
+        # NaN: a single seed has no interval.
+        if not self.low <= self.high or (open_below and open_above):
+            return f"{value if math.isfinite(self.value) else 'unknown'} (no interval)"
         if self.low == self.high:
             return f"{self.value:.4g}{unit}"
-        return f"{self.value:.2f}{unit} [{self.low:.2f}, {self.high:.2f}]"
+        if open_above:
+            return f"{value}, at least {self.low:.2f}"
+        if open_below:
+            return f"{value}, at most {self.high:.2f}"
+        return f"{value} [{self.low:.2f}, {self.high:.2f}]"
 
 
 #: Kinds of claims: the source's own statement, the same under a condition of ours, a statement of
@@ -229,6 +238,7 @@ class Figure:
       table: rows for readers beyond the gallery, from the results.
       double: whether runs are in double precision, for errors that fall to the rounding of single
         precision. Results are stored in single.
+      diverged: how its numbers treat diverged runs.
       keep: the counts of communication (:data:`fljax.metrics.names.TRAFFIC`) that the figure
         reads; the others are not stored.
     """
@@ -244,6 +254,7 @@ class Figure:
     tuning: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     table: Callable[[Studies], list[dict[str, Any]]] = lambda studies: []
     double: bool = False
+    diverged: str = "left out of all means"
     keep: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -145,6 +145,7 @@ def record(
             for name, study in studies.items()
             if "diverged" in study
         },
+        "diverged_runs": figure.diverged,
         "claims": [claim_record(c, c.judge(studies)) for c in claims],
         "files": [path_of(Path(), figure).name],
         "seconds": round(seconds, 1),

@@ -75,6 +75,9 @@ def conventions() -> list[str]:
 
 def _estimate(case: Record) -> str:
     value, low, high = (math.nan if case[k] is None else case[k] for k in ("value", "low", "high"))
+    # JSON has neither NaN nor infinity: one missing end is that of an open interval.
+    if math.isnan(low) != math.isnan(high):
+        low, high = (-math.inf, high) if math.isnan(low) else (low, math.inf)
     return str(Estimate(value, low, high, case["unit"]))
 
 
@@ -242,7 +245,8 @@ def page(record: Record) -> str:
     ]
     if lost:
         parts = [f"{a} of {n} in ({name})" for name, (a, n) in record["diverged"].items() if a]
-        lines += [f"Diverged runs, left out of all means: {', '.join(parts)}.", ""]
+        treated = record.get("diverged_runs", "left out of all means")
+        lines += [f"Diverged runs, {treated}: {', '.join(parts)}.", ""]
     rows = []
     for claim in claims:
         text = claim["text"]

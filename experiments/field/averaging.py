@@ -1,17 +1,25 @@
 """Cells of the tables of McMahan et al. 2017: how many rounds FedAvg needs to an accuracy on MNIST.
 
 All 60,000 images at 100 clients, in random order or in two shards of one digit each. Runs end when
-they reach the target accuracy.
+they reach the target accuracy, or are given up.
+
+Rounds are censored on two sides. A run that was given up needs more rounds than it had; and where
+the best step is the smallest or largest of those tried, the best of all steps may need fewer. An
+:class:`~experiments.figure.Estimate` is then open on that side, and a claim that needs this side
+is undecided.
 """
 
 import functools
+import math
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array
+import xarray as xr
+from jaxtyping import Array, Float
 
 import fljax as fl
 from experiments.figure import Effort, Estimate, Measure, Setting, Studies
@@ -45,6 +53,22 @@ SEEDS = Setting(
     "start, participants and batches anew for each; the partition is one, as in the source. "
     "Intervals are Student's t of the jackknife over paired seeds",
 )
+MOST = Setting(
+    "step sizes of a cell, at most",
+    5,
+    "while the best one is the smallest or largest so far, its half or double is tried, too. Those "
+    "that were run for the stored results are under Tuning, with the seeds on which they were "
+    "compared; the source tries eleven to thirteen of each cell and does not name them. The best "
+    "is the one whose slowest seed is fastest",
+)
+#: How verdicts differ from earlier ones on the same results.
+CENSORED = (
+    "Runs that were given up no longer count as if they were at the target by then: rounds are "
+    "bounded from below. Where the best step is the smallest or largest that was tried they are "
+    "bounded from above only."
+)
+#: What becomes of diverged runs, for a figure's page.
+DIVERGED = "counted as not at the target from then on"
 
 # --------------------------------------------------------------------------- cells
 
@@ -59,6 +83,45 @@ class Tried(NamedTuple):
         small = "" if self.scale == 1 else f", start x {self.scale:g}"
         return f"step {self.step:g}{small}"
 
+    @classmethod
+    def of(cls, text: str) -> "Tried":
+        """The inverse of ``str``."""
+        numbers = re.fullmatch(r"step ([^,]+)(?:, start x (.+))?", text)
+        if numbers is None:
+            raise ValueError(f"{text!r} names no step.")
+        step, scale = numbers.groups()
+        return cls(float(step), START.value[0] if scale is None else float(scale))
+
+
+class Rounds(NamedTuple):
+    """The rounds that runs need to the target accuracy, with one step.
+
+    Attributes:
+      needed: infinite where the target was not reached.
+      longest: rounds after which a run was given up.
+      at_edge: whether a step beyond those tried may need fewer.
+    """
+
+    needed: Float[np.ndarray, " seeds"]
+    longest: float = math.inf
+    at_edge: bool = False
+
+    @property
+    def all_reached(self) -> bool:
+        return bool(np.isfinite(self.needed).all())
+
+    @property
+    def at_least(self) -> Float[np.ndarray, " seeds"]:
+        """A lower bound of each run's rounds."""
+        return np.minimum(self.needed, self.longest)
+
+    @property
+    def median(self) -> float:
+        """The Kaplan-Meier median, infinite if it is not reached. As all runs of a cell are given
+        up after the same number of rounds, it is the median with infinite rounds for these.
+        """
+        return float(np.median(self.needed))
+
 
 class Cell(NamedTuple):
     """One cell of a table.
@@ -69,8 +132,9 @@ class Cell(NamedTuple):
       batch: B, or ``None`` for all of a client's images.
       shards: whether a client has two shards of one digit each.
       published: rounds, in the source.
-      steps: that are tried.
+      steps: that are tried first; none where the cell has the best step of another.
       every: how many rounds are between two records.
+      like: the name of this other cell.
     """
 
     chosen: int
@@ -80,7 +144,12 @@ class Cell(NamedTuple):
     published: int
     steps: tuple[float, ...]
     every: int
+    like: str | None = None
 
+
+#: Half of one of 10,000 test images, as a rate: rates are whole numbers of images, and rounded in
+#: stored results.
+HALF_AN_IMAGE = 0.5e-4
 
 #: Records between two tests whether a run has reached its target.
 LOOK = 10
@@ -91,7 +160,7 @@ def longest(multiple: float) -> Setting:
     return Setting(
         "rounds after which a run is given up",
         multiple,
-        "in multiples of the published ones; it is counted as if it were there by then",
+        "in multiples of the published ones; it is counted as not at the target",
     )
 
 
@@ -122,11 +191,6 @@ class Table(NamedTuple):
     longest: Setting
     small: Mapping[str, Tried] = MappingProxyType({})
 
-    def tries(self, name: str) -> list[Tried]:
-        """The tries of a cell."""
-        steps = [Tried(step, START.value[0]) for step in self.cells[name].steps]
-        return [*steps, *([self.small[name]] if name in self.small else [])]
-
     def rounds(self, cell: Cell) -> int:
         """The number of rounds after which an unfinished run is stopped."""
         look = LOOK * cell.every
@@ -134,53 +198,100 @@ class Table(NamedTuple):
 
     def study(self, effort: Effort) -> Studies:
         size = self.tiny if effort.quick else self.full
-        return {name: self._cell(name, size, effort) for name in self.cells}
+        studies: dict[str, xr.Dataset] = {}
+        for name in self.cells:
+            for tried in self.first_tries(studies, name):
+                self._try(studies, name, tried, size, effort)
+            while not effort.quick and (tried := self._further(studies, name)) is not None:
+                self._try(studies, name, tried, size, effort)
+        return studies
 
-    def _cell(self, name: str, size: Size, effort: Effort) -> Any:
+    def first_tries(self, studies: Studies, name: str) -> list[Tried]:
+        """The tries with which the search of a cell begins."""
+        like = self.cells[name].like
+        if like is not None:
+            return [self.best(studies, like)]
+        steps = [Tried(step, START.value[0]) for step in self.cells[name].steps]
+        return [*steps, *([self.small[name]] if name in self.small else [])]
+
+    def _further(self, studies: Studies, name: str) -> Tried | None:
+        """The next try of a cell; ``None`` if its search is over."""
+        at_end = (
+            self.cells[name].like is not None or len(self._options(studies, name)) >= MOST.value
+        )
+        return None if at_end else self.beyond(studies, name)
+
+    def _try(
+        self, studies: dict[str, xr.Dataset], name: str, tried: Tried, size: Size, effort: Effort
+    ) -> None:
+        """Run a cell with a further step, and add it to the studies."""
         cell = self.cells[name]
-        dtype = float_dtype()
         every = 1 if size.longest else cell.every
-        runs = [
-            effort.sweep(
-                f"{self.name}, {name}, {tried}".replace(" = ", "").replace(", ", "-"),
-                scenario(cell, size),
-                rounds=size.longest or self.rounds(cell),
-                record_every=every,
-                segment=LOOK * every,
-                # An accelerator runs all seeds together; a core only the unfinished ones.
-                block=1 if jax.default_backend() == "cpu" else None,
-                until={ERROR: 1 - size.target},
-                seeds=min(effort.seeds, SEEDS.value),
-                grid={"tried": {str(tried): Tried(*np.asarray(tried, dtype))}},
-            )
-            for tried in self.tries(name)
-        ]
-        return joined(*runs, axis="tried").assign_attrs(target=1 - size.target)
+        run = effort.sweep(
+            f"{self.name}, {name}, {tried}".replace(" = ", "").replace(", ", "-"),
+            scenario(cell, size),
+            rounds=size.longest or self.rounds(cell),
+            record_every=every,
+            segment=LOOK * every,
+            # An accelerator runs all seeds together; a core only the unfinished ones.
+            block=1 if jax.default_backend() == "cpu" else None,
+            until={ERROR: 1 - size.target},
+            seeds=min(effort.seeds, SEEDS.value),
+            grid={"tried": {str(tried): Tried(*np.asarray(tried, float_dtype()))}},
+        ).assign_attrs(target=1 - size.target)
+        studies[name] = joined(studies[name], run, axis="tried") if name in studies else run
 
     # Reading -------------------------------------------------------------------------------------
 
-    def rounds_to(self, studies: Studies, name: str, tried: Tried) -> np.ndarray:
-        """``[S]``: rounds until the target accuracy; all rounds if it is not reached."""
+    def tries(self, studies: Studies, name: str) -> list[Tried]:
+        """What was tried in a cell."""
+        return [Tried.of(text) for text in studies[name]["tried"].values]
+
+    def _options(self, studies: Studies, name: str) -> list[Tried]:
+        """The tries with He's initial weights."""
+        return [tried for tried in self.tries(studies, name) if tried.scale == START.value[0]]
+
+    def rounds_to(self, studies: Studies, name: str, tried: Tried) -> Rounds:
+        """Rounds until the target accuracy; a run that diverged does not come to it later."""
         data = studies[name]
         errors = data[ERROR].sel(tried=str(tried)).transpose("seed", "round").values.astype(float)
         best = np.minimum.accumulate(np.where(np.isfinite(errors), errors, 1), axis=1)
-        return np.asarray(
-            [
-                crossing(data["round"].values.astype(float), row, data.attrs["target"])
-                for row in best
-            ]
-        )
+        recorded = data["round"].values.astype(float)
+        needed = [crossing(recorded, row, data.attrs["target"]) for row in best]
+        return Rounds(np.asarray(needed), recorded[-1])
 
     def best(self, studies: Studies, name: str) -> Tried:
         """The try with He's initial weights and the fewest rounds in its slowest seed: a step that
-        fails for some seeds is not the best.
+        fails for some seeds is not the best. Among steps that all fail so, the median decides.
         """
-        options = [tried for tried in self.tries(name) if tried.scale == START.value[0]]
-        return min(options, key=lambda tried: self.rounds_to(studies, name, tried).max())
 
-    def needed(self, studies: Studies, name: str) -> np.ndarray:
-        """``[S]``: rounds of a cell, with its best step."""
-        return self.rounds_to(studies, name, self.best(studies, name))
+        def slowness(tried: Tried) -> tuple[float, float, float]:
+            rounds = self.rounds_to(studies, name, tried)
+            return rounds.needed.max(), rounds.median, rounds.at_least.mean()
+
+        return min(self._options(studies, name), key=slowness)
+
+    def beyond(self, studies: Studies, name: str) -> Tried | None:
+        """The step that would be tried next, if the best one is the smallest or largest so far."""
+        steps = [tried.step for tried in self._options(studies, name)]
+        best = self.best(studies, name)
+        if best.step == max(steps):
+            return best._replace(step=2 * best.step)
+        return best._replace(step=best.step / 2) if best.step == min(steps) else None
+
+    def at_edge(self, studies: Studies, name: str) -> bool:
+        """Whether a step that was not tried may be better; a cell that has the step of another is
+        judged with this one, and is at an edge where the other is.
+        """
+        like = self.cells[name].like
+        if like is None:
+            return self.beyond(studies, name) is not None
+        return self.best(studies, name) != self.best(studies, like) or self.at_edge(studies, like)
+
+    def needed(self, studies: Studies, name: str) -> Rounds:
+        """Rounds of a cell, with its best step."""
+        rounds = self.rounds_to(studies, name, self.best(studies, name))
+        return rounds._replace(at_edge=self.at_edge(studies, name))
 
     def of_published(self, *names: str) -> Measure:
         """The rounds of cells, relative to the source's."""
@@ -191,9 +302,7 @@ class Table(NamedTuple):
     def saved(self, *pairs: tuple[str, str]) -> Measure:
         """The rounds of the first of each pair over those of the second's."""
         return lambda studies: {
-            f"{more} over {fewer}": self._ratio(
-                self.needed(studies, more), self.needed(studies, fewer)
-            )
+            f"{more} over {fewer}": ratio(self.needed(studies, more), self.needed(studies, fewer))
             for more, fewer in pairs
         }
 
@@ -209,61 +318,97 @@ class Table(NamedTuple):
         for name, small in self.small.items():
             standard = Tried(small.step, START.value[0])
             rounds = [self.rounds_to(studies, name, tried) for tried in (small, standard)]
-            estimates[f"{small} over {standard}"] = self._ratio(*rounds)
+            estimates[f"{small} over {standard}"] = ratio(*rounds)
         return estimates
 
     def counts(self, *names: str) -> Callable[[Studies], str]:
         """A note: the rounds that each cell took with each step."""
 
         def note(studies: Studies) -> str:
-            return (
-                "Here it takes "
-                + "; ".join(
-                    f"{name}: "
-                    + ", ".join(
-                        f"{self.rounds_to(studies, name, tried).mean():.0f} with {tried}"
-                        for tried in self.tries(name)
-                    )
-                    + f" (published {self.cells[name].published})"
-                    for name in names
+            cells = "; ".join(
+                f"{name}: "
+                + ", ".join(
+                    _in_words(self.rounds_to(studies, name, tried), tried)
+                    for tried in self.tries(studies, name)
                 )
-                + f". A run is given up after {self.longest.value:g} times the published."
+                + f" (published {self.cells[name].published})"
+                for name in names
             )
+            edges = [name for name in names if self.at_edge(studies, name)]
+            bounded = (
+                " The best step is the smallest or largest that was tried, so that rounds are "
+                f"bounded from above only, in: {'; '.join(edges)}. Further steps were not run."
+            )
+            return f"Here it takes {cells}.{bounded if edges else ''}"
 
         return note
 
     def table(self, studies: Studies) -> list[dict[str, Any]]:
-        """The step that each cell has, for the record."""
-        return [
-            {
-                "method": name,
-                "numbers": f"{best}, {self.needed(studies, name).max():.0f} rounds at most",
-                "chosen": True,
-            }
-            for name in self.cells
-            for best in [self.best(studies, name)]
-        ]
+        """The steps of each cell, for the record."""
+        rows = []
+        for name, cell in self.cells.items():
+            data = studies[name]
+            best = self.best(studies, name)
+            slowest = self.needed(studies, name).needed.max()
+            steps = ", ".join(f"{tried.step:g}" for tried in self._options(studies, name))
+            seeds = ", ".join(map(str, data["seed"].values))
+            how = (
+                f"the best of {steps} on seeds {seeds}, on which it is judged"
+                if cell.like is None
+                else f"as the best of {cell.like}"
+            )
+            reached = f"{slowest:.0f} rounds at most" if np.isfinite(slowest) else "not reached"
+            edge = "; at an edge" if self.at_edge(studies, name) else ""
+            rows.append(
+                {"method": name, "numbers": f"{best}, {how}{edge}; {reached}", "chosen": True}
+            )
+        return rows
 
-    def _of_published(self, name: str, rounds: np.ndarray) -> Estimate:
-        published = self.cells[name].published
-        return of_few(lambda mean: mean / published, rounds, unit="times the published")
+    def _of_published(self, name: str, rounds: Rounds) -> Estimate:
+        published = np.full(len(rounds.needed), float(self.cells[name].published))
+        return ratio(rounds, Rounds(published), "times the published")
 
-    @staticmethod
-    def _ratio(over: np.ndarray, under: np.ndarray) -> Estimate:
-        return of_few(lambda a, b: a / b, over, under, unit="times")
+
+def _in_words(rounds: Rounds, tried: Tried) -> str:
+    late = int(np.isinf(rounds.needed).sum())
+    if late:
+        return (
+            f"more than {rounds.longest:.0f} for {late} of {len(rounds.needed)} seeds with {tried}"
+        )
+    return f"{rounds.needed.mean():.0f} with {tried}"
+
+
+def ratio(over: Rounds, under: Rounds, unit: str = "times") -> Estimate:
+    """Rounds over other rounds: of means, or of medians if some run was not at the target.
+
+    The interval is that of :func:`experiments.measures.of_few`, for which unfinished runs count
+    with their bounds, and is open where the other end of a bound is unknown.
+    """
+    bounds = of_few(lambda a, b: a / b, over.at_least, under.at_least, unit=unit)
+    value = bounds.value
+    if not (over.all_reached and under.all_reached):
+        value = over.median / under.median if np.isfinite(under.median) else math.nan
+    open_below = over.at_edge or not under.all_reached
+    open_above = under.at_edge or not over.all_reached
+    return Estimate(
+        value,
+        -math.inf if open_below else bounds.low,
+        math.inf if open_above else bounds.high,
+        unit,
+    )
 
 
 def crossing(rounds: np.ndarray, best: np.ndarray, target: float) -> float:
-    """The round in which a falling curve is at a target, linear between records; the last record
-    where it never is.
+    """The round in which a falling curve is at a target, linear between records; infinite where it
+    never is.
     """
-    at_target = best <= target
+    at_target = best <= target + HALF_AN_IMAGE
     if not at_target.any():
-        return float(rounds[-1])
+        return math.inf
     after = int(np.argmax(at_target))
     if not after:
         return float(rounds[0])
-    share = (best[after - 1] - target) / (best[after - 1] - best[after])
+    share = min((best[after - 1] - target) / (best[after - 1] - best[after]), 1)
     return float(rounds[after - 1] + share * (rounds[after] - rounds[after - 1]))
 
 

@@ -872,6 +872,47 @@ def test_the_page_says_on_which_seeds_parameters_were_chosen(seeds, heading):
     assert heading in report.page(figure)
 
 
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(1.0, 0.5, 1.5, "times"), "1.00 times [0.50, 1.50]"),
+        (Estimate(1.0, -math.inf, 1.5, "times"), "1.00 times, at most 1.50"),
+        (Estimate(1.0, 0.5, math.inf, "times"), "1.00 times, at least 0.50"),
+        (Estimate(math.inf, 0.5, math.inf, "times"), "not reached, at least 0.50"),
+        (Estimate(1.0, -math.inf, math.inf, "times"), "1.00 times (no interval)"),
+        (Estimate(math.inf, -math.inf, math.inf, "times"), "unknown (no interval)"),
+        (Estimate(1.0, math.nan, math.nan, "times"), "1.00 times (no interval)"),
+    ],
+)
+def test_open_intervals_are_bounds_in_print_and_on_the_page(estimate, text):
+    assert str(estimate) == text
+    case = records.plain(dataclasses.asdict(estimate) | {"holds": False})
+    json.dumps(case, allow_nan=False)
+    page = report.page(recorded("x-1", 90, judged("open", cases={"x": case})))
+    assert f"x: {text} ✗" in page
+
+
+def test_open_intervals_decide_on_their_closed_side_alone():
+    verdicts = [
+        str(Claim("c", "", "", lambda _, e=e: {"x": e}, (1.0, 2.0)).judge({}))
+        for e in (
+            Estimate(0.5, -math.inf, 0.9),
+            Estimate(1.5, -math.inf, 1.9),
+            Estimate(3.0, 2.5, math.inf),
+            Estimate(math.inf, 1.5, math.inf),
+        )
+    ]
+    assert verdicts == ["does not hold", "undecided", "does not hold", "undecided"]
+
+
+@pytest.mark.parametrize("treatment", [None, "counted as not at the target"])
+def test_the_page_says_how_diverged_runs_are_treated(treatment):
+    figure = recorded("x-1", 90, *KINDS) | {"diverged": {"a": [1, 9], "b": [0, 9]}}
+    figure |= {"diverged_runs": treatment} if treatment else {}
+    said = treatment or "left out of all means"
+    assert f"Diverged runs, {said}: 1 of 9 in (a)." in report.page(figure)
+
+
 def test_provenance_names_the_commit_and_the_version(monkeypatch, tmp_path):
     if not (STORED.parent / ".git").exists():
         pytest.skip("this copy is in no repository")
