@@ -1,15 +1,16 @@
 """Abadi et al. 2016: how accurate a private network is on MNIST, by epsilon (Figures 3 and 4).
 
-The settings are those of section 5.2. Two of its sentences leave room, and are read as follows.
+The settings are those of section 5.2, with two readings:
 
-- "The gradient of each layer is clipped at 4": a layer's gradient, of weights and biases together,
-  is clipped by itself and has noise of its own, sigma times the clip. In the program that the
-  authors published the accountant adds the moments of both layers' releases in every step; with
-  sigma of 8, 4 and 2 these sums are at 0.5, 2 and 8 after 34, 124 and 366 epochs
-  (:func:`moments_epsilon`), which are run here. To the library the two releases of a step are one
-  Gaussian release with the noise multiplier sigma / sqrt(2), whose epsilon is smaller.
-- The principal components are those of the training images, with the noise left out that the source
-  adds to their second moments. Epsilon is therefore *nominal*: that of the training alone.
+- The gradient of each layer, of its weights and biases together, is clipped at 4, and has noise
+  with a deviation of sigma clips. The accountant of the authors' published program adds the moments
+  of both layers' releases; with sigma of 8, 4 and 2 the sum reaches epsilon of 0.5, 2 and 8 after
+  34, 124 and 366 epochs (:func:`moments_epsilon`), which are run here. The library treats the two
+  releases of a step as one Gaussian release with the noise multiplier sigma / sqrt(2), and finds a
+  smaller epsilon.
+- The principal components are those of the training images. The source adds noise to their second
+  moments, and here there is none. Epsilon is therefore *nominal*: it covers the training, and not
+  the choice of the components.
 """
 
 import functools
@@ -44,7 +45,8 @@ from fljax.problems import Model, Softmax
 NETWORK = Setting(
     "hidden width",
     (1000,),
-    "section 5.2. Weights by He's law and biases, of which the source says nothing",
+    "section 5.2; initial weights by He's law, and biases, are our choice (the authors' program "
+    "has no biases)",
     given=True,
 )
 COMPONENTS = Setting(
@@ -78,8 +80,8 @@ TRAINED = Setting("images of the training accuracy", 10_000, "the first")
 SEEDS = Setting(
     "seeds at most",
     (4, 4, 3),
-    "of the budgets, as many as were affordable; without privacy the last. Start, lots and noise "
-    "are new for each. Intervals are Student's t of the jackknife over paired seeds",
+    "for each budget as many as were affordable, and the last number without privacy. Start, lots "
+    "and noise are new for each. Intervals are Student's t of the jackknife over paired seeds",
 )
 
 #: Published accuracies by epsilon, and without privacy, in percent.
