@@ -79,7 +79,7 @@ FASTER = Setting(
 TRAINED = Setting("images of the training accuracy", 10_000, "the first")
 SEEDS = Setting(
     "seeds at most",
-    (4, 4, 3),
+    (6, 4, 3),
     "for each budget as many as were affordable, and the last number without privacy. Start, lots "
     "and noise are new for each. Intervals are Student's t of the jackknife over paired seeds",
 )
