@@ -79,7 +79,7 @@ FASTER = Setting(
 TRAINED = Setting("images of the training accuracy", 10_000, "the first")
 SEEDS = Setting(
     "seeds at most",
-    (6, 4, 3),
+    (6, 4, 2),
     "for each budget as many as were affordable, and the last number without privacy. Start, lots "
     "and noise are new for each. Intervals are Student's t of the jackknife over paired seeds",
 )
@@ -388,7 +388,7 @@ FIGURE = Figure(
     source="Abadi et al. 2016, figures 3 and 4",
     caption="A network of 1,000 hidden units on all of MNIST. (a) Test accuracy by epoch, the mean "
     "of all seeds. (b) Accuracy after the last epoch by epsilon, with 95 % intervals of "
-    f"{min(SEEDS.value)} or {max(SEEDS.value)} seeds; crosses are published. Epsilon is nominal: "
+    f"{min(SEEDS.value)} to {max(SEEDS.value)} seeds; crosses are published. Epsilon is nominal: "
     "it is that of the training, and principal components of the images are chosen without noise.",
     study=study,
     plot=plot,
