@@ -113,6 +113,7 @@ class Claim:
       construction: why it cannot fail, if it is true by construction and thus not evidence.
       note: explains a verdict against it; numbers in it are computed from the results.
       changed: how its judgment differs from the first edition of the gallery, and why.
+      judged: the study whose seeds the claim is judged on, where studies have different numbers.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Claim:
     construction: str = ""
     note: str | Callable[[Studies], str] = ""
     changed: str = ""
+    judged: str = ""
 
     def judge(self, studies: Studies) -> "Verdict":
         low, high = self.accept
@@ -143,7 +145,8 @@ class Claim:
     ) -> int | None:
         """How many seeds would decide the claim; ``None`` if no number would, or it is unknown."""
         factor = self._more_seeds([cases[name] for name in cases if not good[name]])
-        seeds = max((s.sizes["seed"] for s in studies.values() if "seed" in s.dims), default=0)
+        counted = [studies[self.judged]] if self.judged in studies else studies.values()
+        seeds = max((s.sizes["seed"] for s in counted if "seed" in s.dims), default=0)
         return math.ceil(factor * seeds) if seeds and math.isfinite(factor) else None
 
     def _more_seeds(self, undecided: Sequence[Estimate]) -> float:

@@ -276,7 +276,8 @@ def plot(studies: Studies) -> Picture:
     ends.plot(
         *zip(*PUBLISHED.items(), strict=True),
         "x",
-        color=plotting.LOOKS[3]["color"],
+        color="black",
+        zorder=3,  # above the markers, which they nearly coincide with
         label="published",
     )
     plain = accuracy(studies[f"plain{LARGER}"], ERROR).mean()
@@ -402,6 +403,7 @@ FIGURE = Figure(
                 above_published(f"plain{ending}", PUBLISHED_PLAIN),
                 *CLOSE.points,
                 condition=condition,
+                judged=f"plain{ending}",
                 note=ends,
                 changed=SETTLED,
             )
@@ -415,6 +417,7 @@ FIGURE = Figure(
                 above_published(private(epsilon), percent),
                 *CLOSE.points,
                 condition=NOMINAL,
+                judged=private(epsilon),
                 note=ends,
                 changed=SETTLED,
             )
@@ -438,6 +441,7 @@ FIGURE = Figure(
                 gaps(ending),
                 *BETTER.points.when("of the difference, after the last epochs"),
                 condition=f"{NOMINAL}; {condition}",
+                judged=f"plain{ending}",
                 note=ends,
                 changed=SETTLED,
             )

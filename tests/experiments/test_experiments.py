@@ -822,6 +822,9 @@ def test_an_undecided_claim_says_how_many_seeds_would_decide_it(cases, seeds):
     studies = {"a": xr.Dataset(coords={"seed": range(10)})}
     assert claim.judge(studies).deciding_seeds == seeds
     assert claim.judge({}).deciding_seeds is None
+    named = dataclasses.replace(claim, judged="a")
+    more = studies | {"b": xr.Dataset(coords={"seed": range(30)})}
+    assert named.judge(more).deciding_seeds == seeds
 
 
 def test_intervals_of_as_many_seeds_decide():
