@@ -317,8 +317,9 @@ class Table(NamedTuple):
         estimates = {}
         for name, small in self.small.items():
             standard = Tried(small.step, START.value[0])
-            rounds = [self.rounds_to(studies, name, tried) for tried in (small, standard)]
-            estimates[f"{small} over {standard}"] = ratio(*rounds)
+            estimates[f"{small} over {standard}"] = ratio(
+                self.rounds_to(studies, name, small), self.rounds_to(studies, name, standard)
+            )
         return estimates
 
     def counts(self, *names: str) -> Callable[[Studies], str]:

@@ -168,7 +168,9 @@ def scenario(size: Size, noise: float | None, faster: float) -> Callable[..., fl
         transition_steps=10 * EPOCH,
     )
     capacity = min(FedDPSGD.room(problem.samples, RATE.value), problem.samples)
-    privacy = noise and NoisyGradients(noise, CLIP.value, parts=layers(problem))
+    privacy = None
+    if noise is not None:
+        privacy = NoisyGradients(noise, CLIP.value, parts=layers(problem))
 
     def build(key: Array) -> fl.Simulation:
         return fl.Simulation(
