@@ -1,5 +1,4 @@
-"""Attackers on zCDP-NFL and zCDP-grad-NFL: robustness to model poisoning, which P2 names as future
-work.
+"""Attackers on zCDP-NFL and zCDP-grad-NFL: robustness to model poisoning, future work in its paper.
 
 Attackers are random clients of the network of chapter 3 and send false messages.
 zCDP-NFL adds up messages, so that no aggregator can stand in for its sums; zCDP-grad-NFL averages.
@@ -123,12 +122,12 @@ def levels(studies: Studies) -> str:
     return f"Errors in dB by the share of attackers: {'; '.join(rows)}."
 
 
-ASKED = "P2, section 6 (future work: robustness to model poisoning)"
+ASKED = "Gauthier et al. 2023 (zCDP-NFL), section 6 (future work: robustness to model poisoning)"
 
 FIGURE = Figure(
     name="gauthier-7.private",
     title="Model poisoning of zCDP-NFL",
-    source="Gauthier 2024, P2, section 6 (future work names it); the study is ours",
+    source="Gauthier et al. 2023 (zCDP-NFL), section 6 (future work); the study is ours",
     caption="Errors of honest clients after attackers have replaced their messages in every "
     "iteration, under one privacy budget of the honest ones. zCDP-NFL adds up its neighbors' "
     "messages, in its dual variables too; zCDP-grad-NFL averages them, and can trim the average. "

@@ -143,7 +143,8 @@ def _axis(name: str, values: object) -> Axis:
             f"{values!r}; for one value write [{values!r}]."
         )
     else:
-        if isinstance(values, jax.Array) and values.ndim == 1 and values.dtype.kind in "iuf":
+        is_number = isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jnp.number)
+        if is_number and values.ndim == 1:
             values = np.asarray(values)  # NumPy's numbers are labels, JAX's are arrays
         values = list(values)
         labels = [_unmarked(v) for v in values]
