@@ -14,9 +14,7 @@ from fljax.graphs.federation import Network
 from fljax.problems import Problem
 
 #: Needs of a server that averages each parameter over the participants that have it.
-OF_PARTS = Needs(
-    None, absent=True, late=True, compressed=False, uploads=(), trains=True, networks="nested"
-)
+OF_PARTS = Needs(None, absent=True, compressed=False, uploads=(), trains=True, networks="nested")
 
 
 @module
