@@ -59,6 +59,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True  # files that the programs write are not part of the site
 nb_output_stderr = "remove"  # bars of progress
+nb_render_markdown_format = "myst"  # tables of outputs are tables
 
 html_theme = "furo"
 html_title = "fljax"
