@@ -625,7 +625,7 @@ def test_every_scenario_has_its_place_in_the_recommendations():
 
 
 def test_equal_runs_are_one_entry_with_all_names(outcome):
-    """Of the names the one with the fewest numbers stands for all; ranks count it once."""
+    """The name with the fewest numbers stands for all; ranks count it once."""
     more = outcome(1.0, 8) | {"chosen": {"step_size": 0.1, "momentum": 0.0}}
     last_digit = outcome(1.0, 8)
     last_digit["final"][0] *= 1 + 1e-6
@@ -693,7 +693,7 @@ def test_an_older_result_is_computed_again(small_scenario, outcome, tmp_path, mo
 
 
 def test_advice_on_costs_asks_for_arrival_first(outcome):
-    """Of those that reach the most targets the least multiple wins; the margin is the next's."""
+    """Who reaches the most targets at the least multiple wins; the margin is the next one's."""
     never = outcome(1.0, -1)
     results = {
         "squares-well-alike": stored(
@@ -742,7 +742,7 @@ def test_places_are_means_over_scenarios(outcome, tmp_path):
 
 
 def test_numbers_are_chosen_on_a_validation_set():
-    """Runs that choose numbers have other held-out samples than those that evaluate them."""
+    """Runs for tuning have other held-out samples than runs for evaluation."""
     pool = labels.pool(
         np.arange(9.0)[:, None],
         np.array([0, 1] * 4 + [1]),

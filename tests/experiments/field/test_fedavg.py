@@ -18,7 +18,7 @@ COUNTS = [name for name in CLAIMS if name.startswith("rounds-")]
 SHORT = Tried(CELLS[FIRST].steps[0], 1.0)
 #: The best of the tries of every cell below, as long as no other is made faster.
 BEST = Tried(0.1, 1.0)
-#: The tries of a cell, with the rounds of each over those of the best.
+#: The tries of a cell, with the rounds of each relative to the best.
 FACTORS = {SHORT: 1.1, BEST: 1.0, Tried(0.2, 1.0): 1.1}
 
 
