@@ -143,9 +143,9 @@ def _axis(name: str, values: object) -> Axis:
             f"{values!r}; for one value write [{values!r}]."
         )
     else:
-        is_number = isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jnp.number)
-        if is_number and values.ndim == 1:
-            values = np.asarray(values)  # NumPy's numbers are labels, JAX's are arrays
+        # NumPy's numbers are labels, JAX's are arrays.
+        if isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jnp.number):
+            values = np.asarray(values) if values.ndim == 1 else values
         values = list(values)
         labels = [_unmarked(v) for v in values]
         if not all(isinstance(v, str | int | float | bool | np.generic) for v in labels):
