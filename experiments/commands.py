@@ -30,7 +30,7 @@ import fljax as fl
 from experiments import records
 from experiments.errors import UsageError
 from experiments.figure import REGISTRY, Effort, Figure, Studies
-from experiments.recomputing import compared
+from experiments.recomputing import compared, verdict
 from experiments.records import Broken
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
 from experiments.thinning import thinned
@@ -358,16 +358,11 @@ def recompute(names: Sequence[str], seeds: int, turn: int | None, folder: Path) 
         few = dataclasses.replace(effort, seeds=min(seeds, effort.seeds), progress=False)
         comparison = compared(stored, _studies_of(figure, few))
         print(f"{figure.name}: {few.seeds} seeds, {time.perf_counter() - began:.0f} s")
-        for line in comparison.differs:
-            print(f"  DIFFERS: {line}")
-        for line in comparison.draws:
-            print(f"  other draws, means agree: {line}")
-        if not any(comparison):
-            print("  the stored numbers")
+        print("\n".join(comparison.lines() or ["  the stored numbers"]))
         differs |= bool(comparison.differs)
         program.cache_clear()
         jax.clear_caches()
-    print("the code of today computes other numbers" if differs else "stored and computed agree")
+    print(verdict(differs))
     return int(differs)
 
 

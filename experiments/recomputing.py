@@ -27,6 +27,16 @@ class Comparison(NamedTuple):
     differs: list[str]  # variables whose numbers disagree
     draws: list[str]  # variables with other draws, whose means agree
 
+    def lines(self) -> list[str]:
+        """The text of a command that compares; none where all numbers are the stored ones."""
+        differs = [f"  DIFFERS: {line}" for line in self.differs]
+        return differs + [f"  other draws, means agree: {line}" for line in self.draws]
+
+
+def verdict(differs: bool) -> str:
+    """The last line of a command that compares."""
+    return "the code of today computes other numbers" if differs else "stored and computed agree"
+
 
 def compared(stored: Studies, computed: Studies) -> Comparison:
     """Compare studies of some of the stored seeds with the stored ones.

@@ -30,7 +30,7 @@ from experiments.atlas.running import (
 from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import discard_stale, readable, writable
 from experiments.errors import UsageError
-from experiments.recomputing import Comparison, compared
+from experiments.recomputing import Comparison, compared, verdict
 from fljax import OtherStudyError, StoreError
 from fljax.__main__ import one_line
 from fljax._core import checks
@@ -149,18 +149,16 @@ def recompute(requested: Sequence[str], seeds: int, turn: int | None, folder: Pa
             few = {label: admitted[label] for label in present}
             began = time.perf_counter()
             computed = last_values(scenario, few, results[scenario.name], seeds)
-            lines = _differences(scenario, results[scenario.name], computed)
+            comparison = _differences(scenario, results[scenario.name], computed)
             seconds = time.perf_counter() - began
             names = ", ".join(map(quoted, present))
             print(f"{scenario.name}: {names}: {seeds} seeds, {seconds:.0f} s")
-            for line in lines.differs:
-                print(f"  DIFFERS: {line}")
-            for line in lines.draws:
-                print(f"  other draws, means agree: {line}")
-            differs |= bool(lines.differs)
+            for line in comparison.lines():
+                print(line)
+            differs |= bool(comparison.differs)
             program.cache_clear()
             jax.clear_caches()
-    print("the code of today computes other numbers" if differs else "stored and computed agree")
+    print(verdict(differs))
     return int(differs)
 
 

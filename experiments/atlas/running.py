@@ -22,6 +22,7 @@ from experiments.errors import UsageError
 from experiments.records import commit
 from fljax import statistics
 from fljax._core.storage import sealed, unsealed, write_whole
+from fljax.algorithms import Algorithm
 from fljax.results.dataset import versions_in_use
 from fljax.study.batched_program import program
 from fljax.tuning.search import COUNTED, evaluated_until, unwarned
@@ -249,8 +250,10 @@ def _questions(admitted: Mapping[str, Method]) -> dict[str, list[str]]:
 def _tuned(
     scenario: Scenario, admitted: Mapping[str, Method], effort: Effort, goal: str
 ) -> fl.Tuned:
+    # The same function for both, where it may be, has the same compiled program.
+    is_validated = scenario.tuning_parts is not None
     return fl.tune(
-        scenario.build_for_tuning,
+        scenario.build_for_tuning if is_validated else scenario.build,
         {label: tuple(numbers) for label, numbers in admitted.items()},
         metric=scenario.metric,
         goal=goal,
@@ -279,22 +282,26 @@ def _run(scenario: Scenario, tuned: fl.Tuned, effort: Effort) -> dict[str, xr.Da
     }
     grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}
     together = effort.seeds if costly else effort.tuning_seeds
-    parts = [
-        fl.sweep(
-            scenario.build,
-            grid={"algorithm": grid},
-            seeds=seeds,
-            rounds=scenario.rounds,
-            record_every=scenario.record_every,
-            progress=False,
-        )
-        for seeds in pieces(range(effort.seeds), together)
-    ]
+    parts = [_sweep(scenario, grid, seeds) for seeds in pieces(range(effort.seeds), together)]
     runs = xr.concat(parts, "seed", combine_attrs="override")
     return {
         label: runs.sel(algorithm=[names[0]]).assign_coords(algorithm=[label])
         for label, names in copies.items()
     }
+
+
+def _sweep(
+    scenario: Scenario, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]
+) -> xr.Dataset:
+    """The runs of some algorithms on seeds of an evaluation."""
+    return fl.sweep(
+        scenario.build,
+        grid={"algorithm": algorithms},
+        seeds=seeds,
+        rounds=scenario.rounds,
+        record_every=scenario.record_every,
+        progress=False,
+    )
 
 
 def _stored(
@@ -304,8 +311,11 @@ def _stored(
     results: Mapping[str, Mapping[str, xr.Dataset]],
 ) -> dict[str, Any]:
     """The numbers that are stored for a method."""
-    runs = results["final"][label]
-    last = statistics.at_round(runs)
+    last = statistics.at_round(results["final"][label])
+    costs = {}
+    for cost in COUNTED:
+        goal = cost if label in results.get(cost, {}) else "rounds"
+        costs[cost] = _cost(scenario, label, cost, tuned[goal], results[goal][label])
     return {
         "final": plain(last[scenario.metric].values[0]),
         "diverged": (last["diverged"].values[0] > 0).astype(int).tolist(),
@@ -314,11 +324,7 @@ def _stored(
             name: [sized(end) for end in ends] for name, ends in tuned["final"].width[label].items()
         },
         **_choice(tuned["final"], label),
-        "costs": {
-            cost: _cost(scenario, label, cost, tuned[goal], results[goal][label])
-            for cost in COUNTED
-            for goal in (cost if label in results.get(cost, {}) else "rounds",)
-        },
+        "costs": costs,
     }
 
 
@@ -354,14 +360,7 @@ def last_values(
         for label, method in methods.items()
     }
     with unwarned():
-        runs = fl.sweep(
-            scenario.build,
-            grid={"algorithm": algorithms},
-            seeds=seeds,
-            rounds=scenario.rounds,
-            record_every=scenario.record_every,
-            progress=False,
-        )
+        runs = _sweep(scenario, algorithms, range(seeds))
     values = statistics.at_round(runs)[scenario.metric].values
     return dict(zip(algorithms, values, strict=True))
 

@@ -439,7 +439,8 @@ def test_tuning_and_evaluation_of_a_method_are_one_program(small_scenario, monke
     got = running.evaluated(small_scenario, methods, effort)
     assert len(compiled) == len(methods)
     assert [len(result["final"]) for result in got.values()] == [3, 3]
-    assert [result["tried"] for result in got.values()] == [6, 18]
+    # The best of nine has a number at an edge, and is not extended or refined.
+    assert [result["tried"] for result in got.values()] == [6, 9]
 
 
 def test_a_large_model_s_evaluation_is_a_separate_program_with_equal_results(
