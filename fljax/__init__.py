@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fljax import (
     algorithms,
+    clock,
     data,
     graphs,
     link,
@@ -31,7 +32,7 @@ from fljax.simulation.running import run, view
 from fljax.simulation.scenario import Simulation
 
 if TYPE_CHECKING:
-    from fljax import audit, contrib, plotting, theory
+    from fljax import audit, contrib, executors, plotting, study_files, theory, track
     from fljax.metrics import fairness
     from fljax.optimization import descent
     from fljax.results import monitoring, statistics
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         OtherStudyError,
         Plan,
         StoreError,
+        WorkerError,
         load,
         merge,
         plan,
@@ -64,6 +66,7 @@ __all__ = [
     "Simulation",
     "StoreError",
     "Tuned",
+    "WorkerError",
     "aggregation",
     "algorithms",
     "attacks",
@@ -72,12 +75,14 @@ __all__ = [
     "batches",
     "best",
     "citation",
+    "clock",
     "clustering",
     "compare",
     "contrib",
     "data",
     "decisions",
     "descent",
+    "executors",
     "fairness",
     "federation",
     "field",
@@ -104,9 +109,11 @@ __all__ = [
     "static",
     "statistics",
     "streams",
+    "study_files",
     "sweep",
     "table",
     "theory",
+    "track",
     "tune",
     "view",
 ]
@@ -118,12 +125,15 @@ _LAZY_MODULES = {
     "audit": "fljax.audit",
     "contrib": "fljax.contrib",
     "descent": "fljax.optimization.descent",
+    "executors": "fljax.executors",
     "fairness": "fljax.metrics.fairness",
     "monitoring": "fljax.results.monitoring",
     "plotting": "fljax.plotting",
     "statistics": "fljax.results.statistics",
     "study": "fljax.study",
+    "study_files": "fljax.study_files",
     "theory": "fljax.theory",
+    "track": "fljax.track",
     "tuning": "fljax.tuning",
 }
 
@@ -165,6 +175,9 @@ def _import_when_used(name: str) -> Any:
         for namespace, imported in _NAMESPACES.items()
         for same in same_form(name, imported.__all__)
     ]
+    papers = [] if elsewhere else same_form(name, algorithms.meanings())
+    if papers:
+        raise AttributeError(f"{'; '.join(map(algorithms.explained, papers))}.")
     raise attribute_error(__name__, name, elsewhere or nearest(name, __all__))
 
 

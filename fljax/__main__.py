@@ -1,15 +1,13 @@
-"""Studies from the command line: ``python -m fljax run | plan | show | merge``."""
+"""Studies from the command line: ``python -m fljax run | plan | show | merge | init``."""
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
+import json
 import logging
 import math
 import os
 import re
 import sys
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,15 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import fljax as fl
+from fljax._core import storage
 from fljax._core.prng import GENERATOR, GENERATORS
+from fljax._core.user_code import HERE, UsageError, one_line, scenario_of, user_lines
 
 if TYPE_CHECKING:
     import xarray
 
-HERE = str(Path(__file__).parent)
+    from fljax.study_files import StudyFile
 
 #: How the names of files that fljax.save writes end.
 FORMATS = (".nc", ".nc4", ".h5", ".hdf5")
+
+#: How the names of study files end.
+STUDY_FILES = (".yaml", ".yml")
 
 EXAMPLES = {
     "run": """
@@ -36,6 +39,7 @@ EXAMPLES = {
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --store part-1 --shard 1/2
   python -m fljax run mine.py:study --rounds 200 --root 1 --block 8 --workers 2
   python -m fljax run mine.py:study --rounds 200 --shard-over clients --distributed node1:9999,1/2
+  python -m fljax run study.yaml grid.budget=[0.1,1] seeds=100
 """,
     "plan": """
   python -m fljax plan mine.py:study --rounds 200 --seeds 100 --grid budget=0.1,1,10 --measure
@@ -43,6 +47,7 @@ EXAMPLES = {
   python -m fljax plan mine.py:study --rounds 9000 --segment 1000 --generator philox4x32
   python -m fljax plan mine.py:study --rounds 9000 --block 8 --workers 2
   python -m fljax plan mine.py:study --rounds 200 --shard-over clients
+  python -m fljax plan study.yaml grid.budget=[0.1,1] seeds=100
 """,
     "show": """
   python -m fljax show kept
@@ -50,11 +55,10 @@ EXAMPLES = {
     "merge": """
   python -m fljax merge whole part-1 part-2
 """,
+    "init": """
+  python -m fljax init study.yaml
+""",
 }
-
-
-class UsageError(Exception):
-    """What the user asked for cannot be done; one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -134,6 +138,15 @@ def parser() -> Parser:
     merge.add_argument(
         "stores", type=Path, nargs="+", metavar="FOLDER", help="stores that are joined (required)"
     )
+    init = command("init", "write a commented study file, with a JSON schema for editors")
+    init.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        default=Path("study.yaml"),
+        metavar="FILE.yaml",
+        help="the new file (default %(default)s); the schema is written beside it",
+    )
     return main_parser
 
 
@@ -142,14 +155,21 @@ def _add_study(command: Parser) -> None:
     command.add_argument(
         "scenario",
         metavar="FILE.py:NAME",
-        help="the scenario function NAME of a file, or module:NAME (required)",
+        help="the scenario function NAME of a file, or module:NAME; or a study file, FILE.yaml, "
+        "which has all further settings (required)",
+    )
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings that replace those of a study file, as in grid.budget=[0.1,1] "
+        "(default: none)",
     )
     command.add_argument(
         "--rounds",
         type=integer(1, 2**31 - 1),
-        required=True,
         metavar="N",
-        help="iterations of every run (required)",
+        help="iterations of every run (required unless a study file has them)",
     )
     command.add_argument(
         "--seeds",
@@ -323,7 +343,19 @@ def writable(path: Path) -> None:
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line, as far as possible without the scenario."""
     request = parser().parse_args(argv)
+    request.file = request.file if request.command == "init" else None
+    if request.command in ("run", "plan") and request.scenario.endswith(STUDY_FILES):
+        _check_options(request)
+        request.file = Path(request.scenario)
+        return request
     if request.command in ("run", "plan"):
+        if request.overrides:
+            raise UsageError(
+                f"unrecognized arguments: {' '.join(request.overrides)}; KEY=VALUE is for study "
+                "files, FILE.yaml."
+            )
+        if request.rounds is None:
+            raise UsageError("the following arguments are required: --rounds")
         request.grid = axes(request.grid, "--grid")
         request.static = axes(request.static, "--static")
         if common := request.grid.keys() & request.static.keys():
@@ -339,6 +371,22 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return request
 
 
+def _check_options(request: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for options, which a study file has as settings."""
+    (commands,) = (action for action in parser()._actions if action.dest == "command")
+    assert isinstance(commands.choices, dict)
+    for action in commands.choices[request.command]._actions:
+        value = getattr(request, action.dest, action.default)
+        if not action.option_strings or action.dest in ("distributed", "measure"):
+            continue
+        if value != action.default:
+            option = action.option_strings[-1]
+            raise UsageError(
+                f"{option} is a setting of the study file; write "
+                f"{option.removeprefix('--').replace('-', '_')}=VALUE, or change the file."
+            )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 if the request was wrong, 130 after Ctrl-C, 141 if output is closed."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
@@ -346,7 +394,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         request = arguments(argv)
-        code = {"run": run, "plan": plan, "show": show, "merge": merge}[request.command](request)
+        commands = {"run": run, "plan": plan, "show": show, "merge": merge, "init": init}
+        code = commands[request.command](request)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -375,6 +424,14 @@ def run(request: argparse.Namespace) -> int:
 
     if request.distributed is not None:
         join(request.distributed)
+    if request.file is not None:
+        study_file = study_file_of(request)
+        results = study_file.sweep()
+        if jax.process_index() == 0:
+            if study_file.out is not None:
+                print(f"written to {study_file.out}")
+            summarize(results)
+        return 0
     results = fl.sweep(
         scenario_of(request.scenario),
         **study(request),
@@ -391,7 +448,20 @@ def run(request: argparse.Namespace) -> int:
     return 0
 
 
+def study_file_of(request: argparse.Namespace) -> "StudyFile":
+    try:
+        study_file = fl.study_files.read(request.file, request.overrides)
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(one_line(error)) from None
+    if study_file.out is not None:
+        writable(study_file.out)
+    return study_file
+
+
 def plan(request: argparse.Namespace) -> int:
+    if request.file is not None:
+        print(study_file_of(request).plan(request.measure))
+        return 0
     print(fl.plan(scenario_of(request.scenario), **study(request), measure=request.measure))
     return 0
 
@@ -413,6 +483,21 @@ def merge(request: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(one_line(error)) from None
     return show(argparse.Namespace(store=request.into))
+
+
+def init(request: argparse.Namespace) -> int:
+    path = request.file
+    if path.suffix not in STUDY_FILES:
+        raise UsageError(f"a study file ends in .yaml or .yml, got {path}; name it {path}.yaml.")
+    if path.exists():
+        raise UsageError(f"{path} exists and is not replaced; give another name.")
+    if not path.parent.is_dir():
+        raise UsageError(f"no folder {path.parent}; create it first.")
+    schema = path.with_name(f"{path.stem}.schema.json")
+    storage.replace_file(path, fl.study_files.example(str(path), schema.name))
+    storage.replace_file(schema, json.dumps(fl.study_files.schema(), separators=(",", ":")))
+    print(f"written: {path} and {schema}; next: python -m fljax run {path}")
+    return 0
 
 
 def save(results: "xarray.Dataset", path: Path) -> None:
@@ -470,55 +555,7 @@ def join(where: tuple[str, int, int] | tuple[()]) -> None:
         ) from None
 
 
-def scenario_of(text: str) -> Callable[..., Any]:
-    """The function behind ``file.py:name`` or ``module:name``."""
-    source, _, name = text.rpartition(":")
-    file = source.endswith(".py")
-    if not ((file or source.strip(".") == source) and source and name):
-        raise UsageError(f"a scenario is FILE.py:NAME or module:NAME, got {text!r}.")
-    try:
-        module = module_of(source)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:
-        lines = user_lines(error)
-        raise UsageError(
-            f"{source} cannot be imported: {type(error).__name__}: {one_line(error)}{lines}"
-        ) from None
-    scenario = getattr(module, name, None)
-    if scenario is None:
-        raise UsageError(f"{source} has no function {name}.")
-    if not callable(scenario):
-        kind = type(scenario).__name__
-        raise UsageError(f"{name} of {source} is no function but of type {kind}.")
-    return scenario
-
-
-def module_of(source: str) -> Any:
-    """The module of a file, or of an importable name."""
-    if not source.endswith(".py"):
-        try:
-            return importlib.import_module(source)
-        except ModuleNotFoundError as error:
-            if error.name and f"{source}.".startswith(f"{error.name}."):
-                raise UsageError(f"no module {source} and no file {source}.py.") from None
-            raise
-    if not Path(source).is_file():
-        raise UsageError(f"no file {source}.")
-    spec = importlib.util.spec_from_file_location(Path(source).stem, source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 # What went wrong is said ------------------------------------------------------------------------
-
-
-def one_line(error: object) -> str:
-    return " ".join(str(error).split())
 
 
 def error_text(error: Exception) -> str | None:
@@ -532,14 +569,6 @@ def error_text(error: Exception) -> str | None:
         return text
     lines = user_lines(error)
     return f"the scenario failed: {type(error).__name__}: {text}{lines}" if lines else None
-
-
-def user_lines(error: BaseException) -> str:
-    """The part of the traceback in the user's files, each line of it on a new one."""
-    folders = (HERE, "<", *(sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")))
-    stack = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in stack if not frame.filename.startswith(folders)]
-    return "".join(f"\n{line}" for line in "".join(traceback.format_list(user_frames)).splitlines())
 
 
 if __name__ == "__main__":

@@ -48,13 +48,14 @@ class Rows:
     def __len__(self) -> int:
         return self.clients
 
-    def of(self, clients: Array) -> Array:
-        """Return the rows of some of the participants."""
+    def of(self, clients: Array) -> Any:
+        """Return the rows of some of the participants, on a pool if they are."""
         if self.numbers is None:
             self._refuse()
         if clients is self.numbers:
             return self.rows
-        return self.rows[jnp.argmax(self.numbers[None] == clients[:, None], axis=1)]
+        at = jnp.argmax(self.numbers[None] == clients[:, None], axis=1)
+        return self.rows.of_clients(at) if hasattr(self.rows, "of_clients") else self.rows[at]
 
     def changed(self, function: Callable[[Array], Array]) -> "Rows":
         """Return the array with a function applied to its rows."""
@@ -99,6 +100,6 @@ class Rows:
         )
 
 
-def rows_of(array: object, clients: Any) -> Array:
+def rows_of(array: object, clients: Any) -> Any:
     """Return some clients' rows of ``[K, ...]``."""
     return array.of(clients) if isinstance(array, Rows) else jnp.asarray(array)[clients]

@@ -276,9 +276,10 @@ def sum_in_blocks(values: Float[Array, "*batch size"]) -> Float[Array, "*batch"]
 
 
 def clipped_rows(
-    rows: Float[Array, "rows size"], bound: Float[Array, ""]
+    rows: Float[Array, "rows size"], bound: Float[Array, ""] | Float[Array, " rows"]
 ) -> tuple[Float[Array, "rows size"], Bool[Array, " rows"]]:
-    """Rows clipped to Euclidean norm ``bound``, and which of them were finite and within it.
+    """Rows clipped to Euclidean norm ``bound``, one or one for each row, and which of them were
+    finite and within it.
 
     Rows with a number that is not finite become zero. Norms exceed the bound by at most
     :data:`CLIP_ROUNDINGS` roundings.

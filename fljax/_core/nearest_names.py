@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +21,20 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
       ['D-PSGD', 'DP-SGD']
       >>> nearest("small_wrld", ["ring", "small_world"])
       ['small_world']
+      >>> nearest("figure-3.7", ["figure-6.3", "figure-3.1"])  # of equals, the one that begins so
+      ['figure-3.1']
     """
     names = list(names)
-    similar = difflib.get_close_matches(_form(name), map(_form, names), 1)
-    return same_form(name, names) or [n for n in names if _form(n) in similar]
+    form = _form(name)
+    similar = difflib.get_close_matches(form, map(_form, names), max(len(names), 1))
+    closest = max(similar, key=lambda other: _likeness(other, form), default=None)
+    return same_form(name, names) or [n for n in names if _form(n) == closest]
+
+
+def _likeness(first: str, second: str) -> tuple[float, int]:
+    """How similar two names are: the share of common letters, then the length of a common start."""
+    differs = [a != b for a, b in zip(first, second, strict=False)]
+    return difflib.SequenceMatcher(None, first, second).ratio(), [*differs, True].index(True)
 
 
 def _form(name: str) -> str:
@@ -44,14 +55,27 @@ def attribute_error(module: str, name: str, near: Iterable[str]) -> AttributeErr
     return AttributeError(f"{text}. {suggestion}" if suggestion else text)
 
 
-def suggest_names(module: ModuleType) -> None:
+def suggest_names(module: ModuleType, renamed: Mapping[str, str] | None = None) -> None:
     """Let the error of a name that a module has not suggest the nearest of its public names.
 
     The module gets a ``__getattr__``, which Python calls for missing names alone. It is assigned
     here and not defined in the module, since static checkers accept any name of one that has it.
+
+    Args:
+      module: a module with ``__all__``.
+      renamed: public names of the last minor version, with today's: they work, with a warning.
     """
+    renamed = renamed or {}
 
     def missing(name: str) -> Any:
+        if name in renamed:
+            warnings.warn(
+                f"{module.__name__}.{name} is {module.__name__}.{renamed[name]} now; the next "
+                "minor version has the new name alone.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(module, renamed[name])
         # Python and its tools ask every module for names such as __path__ and __wrapped__.
         near = [] if name.startswith("__") else nearest(name, module.__all__)
         raise attribute_error(module.__name__, name, near)

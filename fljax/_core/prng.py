@@ -624,6 +624,7 @@ PURPOSES = (
     "masks",
     "privacy",
     "training",
+    "clock",
 )
 
 

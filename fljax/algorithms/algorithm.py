@@ -1,6 +1,6 @@
 """The base class of algorithms, their requirements, and the registry of all of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from fljax._core import checks
 from fljax._core.annotations import checked
@@ -18,7 +18,7 @@ from fljax.graphs.federation import Network
 from fljax.participation.selectors import Law, declares
 from fljax.privacy import Gap
 from fljax.privacy.mechanism import Scope
-from fljax.problems import Problem
+from fljax.problems import Model, Problem, Softmax
 from fljax.problems import optimum as centralized
 from fljax.problems.streams import FeatureMoments, Stream
 
@@ -43,6 +43,7 @@ class Needs:
       averages: whether it combines messages by a mean, which a robust aggregator may replace.
       changing: whether the graph may change from round to round.
       directed: whether links may be directed, with weights that are not symmetric.
+      complete: whether any two clients must be able to communicate.
       compressed: whether its messages may be compressed (not if it compresses them by its own
         rule).
       smooth: whether it requires a smooth loss and a smooth regularizer.
@@ -65,6 +66,10 @@ class Needs:
       adapters: whether it trains adapters of low rank (:func:`fljax.models.lora`).
       masked: whether the server, and everything else in the step, uses clients' messages only
         through one sum over all participants, so that pairwise masks may hide them.
+      hierarchical: whether it uses the servers above the clients' own
+        (:class:`~fljax.graphs.Tree`).
+      asynchronous: whether it runs on a clock of single arrivals
+        (:class:`~fljax.clock.Asynchronous`), where participants start from an older model.
     """
 
     network: type | None = Graph
@@ -76,6 +81,7 @@ class Needs:
     averages: bool = False
     changing: bool = False
     directed: bool = False
+    complete: bool = False
     compressed: bool = True
     smooth: bool = False
     minimizer: bool = False
@@ -88,6 +94,8 @@ class Needs:
     trains: bool = False
     networks: str = "one"
     adapters: bool = False
+    hierarchical: bool = False
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         for scope in self.privacy:
@@ -109,12 +117,13 @@ _NOT_DRAWING = frozenset(
             "has_start",
             "one_by_one",
             "has_personal_networks",
+            "walks",
             "optimum",
             "weights",
             "step_bound",
             "released",
         ),
-        *("message_size", "message_size_of", "sensitivity"),
+        *("message_size", "message_size_of", "exchanged", "work", "sensitivity", "predictor"),
     }
 )
 
@@ -151,6 +160,8 @@ class Algorithm:
       has_personal_networks: whether clients train personal models in addition to the common one,
         and metrics evaluate these; networks then have a state for each of both models
         (``now.personal_networks``).
+      walks: how many models go from peer to peer (``now.clock.go_on_at``); ``None``: each peer has
+        its own.
       stability: a short description of the bound :meth:`step_bound` and its source.
 
     Example:
@@ -211,6 +222,7 @@ class Algorithm:
     has_start: Any = False
     one_by_one: Any = False
     has_personal_networks: Any = False
+    walks: Any = None  # int
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -286,6 +298,43 @@ class Algorithm:
         """
         return self.message_size(problem.dim)
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        """Return how many numbers a participant sends to a server in a round, and how many it
+        receives; ``None`` if that differs between rounds or participants.
+
+        A clock needs it before the round to determine who answers in time. By default they are a
+        message (:meth:`message_size_of`) and a model.
+        """
+        return self.message_size_of(problem), problem.dim
+
+    def work(self, problem: Any) -> tuple[Int[Array, " clients"], Int[Array, " clients"]]:
+        """Return how many local steps each client takes in a round, and how many sample gradients
+        they evaluate: what a clock multiplies by its seconds.
+
+        By default as many steps as ``local_steps`` says, or one, on batches of the size that
+        ``batches`` or ``batch`` says, or on all samples. Override it if a round computes something
+        else.
+        """
+        samples = jnp.sum(jnp.asarray(problem.weights) > 0, axis=1, dtype=jnp.int32)
+        steps = getattr(self, "local_steps", None)
+        steps = jnp.broadcast_to(
+            jnp.asarray(1 if steps is None else steps, jnp.int32), samples.shape
+        )
+        size = getattr(getattr(self, "batches", None), "size", None) or getattr(self, "batch", None)
+        return steps, steps * (samples if size is None else jnp.asarray(size, jnp.int32))
+
+    def predictor(self, state: PyTree, problem: Any) -> Callable[[Problem], Array] | None:
+        """Return the function by which clients predict, if they do not by one model each.
+
+        Metrics of held-out and of training data then score its predictions: of data with a row for
+        each client, or one row for all, it returns ``[K, N, ...]``, a row for each client.
+
+        Args:
+          state: the state after the round.
+          problem: the clients' training data.
+        """
+        return None
+
     def released(self, state: PyTree, problem: Any, network: Any) -> Float[Array, "*clients dim"]:
         """Return the models that the network may observe: the perturbed messages, or what follows
         from them.
@@ -343,8 +392,28 @@ class Synonym(NamedTuple):
 #: The registered algorithms by their names in the literature.
 REGISTRY: dict[str, type[Algorithm]] = {}
 
-#: Other names of these, and of their special cases.
+#: Names of these, and of their special cases, in other papers and libraries: all that
+#: ``algorithm(also=...)`` declares. Suggestions, tuning and the documentation read this one table.
 SYNONYMS: dict[str, Synonym] = {}
+
+
+def meanings() -> dict[str, Synonym]:
+    """What every name of a registered algorithm stands for: labels, other names, and classes."""
+    named = {label: Synonym(label, "") for label in REGISTRY} | SYNONYMS
+    for label, cls in REGISTRY.items():
+        named.setdefault(cls.__name__, Synonym(label, ""))
+    return named
+
+
+def _check_unused(label: str, names: Iterable[str]) -> None:
+    """Raise ``ValueError`` if one of an algorithm's names is another algorithm's already."""
+    for name in names:
+        meaning = meanings().get(name)
+        if meaning is not None and meaning.label != label:
+            raise ValueError(
+                f"{name!r} cannot be a name of {label}: it is one of {meaning.label}; leave it out."
+            )
+
 
 T = TypeVar("T", bound=type[Algorithm])
 
@@ -362,16 +431,17 @@ def algorithm(
       label: its name.
       reference: a key of ``references.bib``, or several, as of :class:`Algorithm`.
       needs: its requirements and supported features.
-      also: other names of it, and of its special cases, each with how the arguments are to be
-        chosen, such as ``"with batches="``; empty if they are free.
+      also: its names in other papers and libraries, and those of its special cases, each with how
+        the arguments are to be chosen, such as ``"with batches="``; empty if they are free.
 
     Raises:
-      ValueError: no reference.
+      ValueError: no reference; a name of another algorithm.
     """
     if not reference:
         raise ValueError(f"reference must be a key or several, got {checks.shown(reference)}.")
 
     def register(cls: T) -> T:
+        _check_unused(label, (label, *also))
         cls.label = label
         cls.reference = reference
         cls.needs = needs
@@ -401,6 +471,13 @@ def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
     start = start_models(problem)
     initial = problem.initial
     return start[0] if initial is None or np.ndim(initial) == 1 else jnp.mean(start, axis=0)
+
+
+def parameter_shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the arrays whose numbers a model has, one after the other."""
+    if isinstance(problem.loss, Softmax) and not isinstance(problem, Model):
+        return ((problem.loss.classes, problem.dim // problem.loss.classes),)
+    return problem.layout.shapes
 
 
 def representation_width(problem: Problem) -> int:

@@ -1,6 +1,6 @@
 """Gradient steps on a client's own samples, and methods that skip most communication rounds."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jaxtyping import Array, Float
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from fljax._core import checks
 from fljax._core.module import field, module
 from fljax.algorithms.algorithm import Algorithm
-from fljax.algorithms.local_steps import sampled_problem
+from fljax.algorithms.local_steps import check_full, gradient_in_training, sampled_problem
 from fljax.algorithms.round import Round
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
@@ -34,10 +34,16 @@ class Descending(Algorithm):
     def check(self, problem: Problem | Stream, network: Any) -> None:
         if self.batches is not None:
             self.batches.check(problem)
+        if problem.mixes_samples:
+            check_full(self.batches, cast(Problem, problem))
 
     def _step_problem(self, now: Round) -> Problem:
         """Return the problem of this round's step."""
         return sampled_problem(self.batches, now)
+
+    def _step_gradient(self, now: Round, model: Array) -> Float[Array, "clients dim"]:
+        """Return the gradients of this round's step, of networks in training."""
+        return gradient_in_training(now, self._step_problem(now), model)
 
 
 @module
@@ -58,8 +64,7 @@ class Skipping(Descending):
     def _corrected_step(
         self, model: Array, control: Array, now: Round
     ) -> Float[Array, "clients dim"]:
-        part = self._step_problem(now)
-        return model - self.step_size(now.number) * (part.gradient(model) - control)
+        return model - self.step_size(now.number) * (self._step_gradient(now, model) - control)
 
     def _updated_control(
         self, control: Array, change: Array, now: Round

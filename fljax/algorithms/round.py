@@ -7,10 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fljax.algorithms.network_states import NetworkStates, States
+from fljax.clock.arrivals import ArrivalClock
+from fljax.clock.round_clock import RoundClock
 from fljax.link import Link
 from fljax.participation.selectors import ByLoss, Participants, Selector
 from fljax.problems import Problem
 from fljax.problems.gradient_norms import GradientNormBound
+from fljax.problems.problem import value_of
 
 #: Folded into the key of training for personal models: larger than any number of trainings.
 PERSONAL = 2**31 - 1
@@ -32,6 +35,7 @@ class Round:
       witnessed: the largest norm of a per-sample gradient that the step has reported.
       last_norms: such norms at earlier models, by which passes over the samples are avoided.
       largest_norm: the largest of them so far in the run.
+      clock: what the clock says of this round; ``None`` without one.
       invited: the participants and the rule by which they were chosen, where this was before the
         round, since their data had to be read first.
     """
@@ -58,6 +62,7 @@ class Round:
         self.last_norms: GradientNormBound | None = None
         self.largest_norm: Array | None = None
         self.invited: tuple[Selector, Participants] | None = None
+        self.clock: RoundClock | ArrivalClock | None = None
 
     @property
     def available(self) -> Bool[Array, " clients"]:
@@ -85,6 +90,41 @@ class Round:
         Raises:
           TypeError: a rule that goes by losses, without a model.
         """
+        if self.clock is None:
+            return self._choose(selector, model)
+        key = self.key("participation")
+        participants = self.clock.choose(key, self.available, self.problem, model)
+        if participants is None:
+            participants = self._choose(selector, model)
+        here = jax.lax.optimization_barrier(participants.here)  # the step's sums stay the same
+        self.clock.invite(participants._replace(here=here))
+        self.link.in_time = self.clock.in_time
+        if self.clock.wants_losses:
+            utilities = self._utilities(participants, model)
+            self.clock.remember(participants, self.link.tell(utilities, participants.here))
+        return participants
+
+    def _utilities(self, participants: Participants, model: Any) -> Float[Array, " chosen"]:
+        """Of each participant its number of samples times the root of the mean square of their
+        losses, at the model that it starts from.
+        """
+        if model is None:
+            raise TypeError(
+                "the clock chooses by losses: pass the model that participants start from, "
+                "now.choose(selector, model)."
+            )
+        models = model if model.ndim == 1 else participants.take(model)
+        models = jnp.broadcast_to(models, (len(participants.here), model.shape[-1]))
+        problem = participants.of(self.problem).unweighted()
+        samples = jnp.sum(jnp.asarray(problem.weights) > 0, axis=1, dtype=models.dtype)
+
+        def square(loss: Any, prediction: Array, target: Array) -> Array:
+            return value_of(loss, prediction, target) ** 2
+
+        return samples * jnp.sqrt(problem.scores(models, square))
+
+    def _choose(self, selector: Selector, model: Any) -> Participants:
+        """The participants whom the selector chooses."""
         if self.invited is not None:
             rule, participants = self.invited
             if jax.tree.structure(rule) != jax.tree.structure(selector):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fljax._core import checks
+from fljax.graphs.federation import Federation
 from fljax.privacy.ledger import claimed_epsilon
 from fljax.privacy.notions import is_gaussian
 from fljax.privacy.promises import ROUNDING
@@ -93,11 +94,22 @@ def validated(
             "there is no claim to audit: the simulation runs without privacy; give it privacy=, "
             "such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
+    check_one_sum(simulation)
     check_rounds(rounds, 1)
     checks.interval("delta", delta, above=0, below=1, hint="It is the claim's, or a larger one.")
     checks.interval("confidence", confidence, above=0, below=1, hint="0.95 is usual.")
     jax.eval_shape(lambda: check_length(simulation, rounds))
     return dataclasses.replace(simulation, metrics=()), simulation.privacy
+
+
+def check_one_sum(simulation: Simulation) -> None:
+    """Raise ``ValueError`` where several servers perturb a sum each, which no audit records."""
+    several = type(simulation.algorithm).needs.network is Federation
+    if several and simulation.privacy.scope == "server":
+        raise ValueError(
+            "audits are of one trusted server, and each server of this network perturbs a sum; "
+            "audit one of them, by fljax.algorithms.FedAvg on the data of its clients."
+        )
 
 
 def with_noise_kind(spent: dict[str, float], privacy: object) -> dict[str, float]:

@@ -138,6 +138,8 @@ class Protection:
             lines.append(f"| {scheme} | {kind} | {' | '.join(cells)} | {rows[-1].verdict} |")
         return "\n".join([*lines, ""])
 
+    _repr_markdown_ = markdown  # in a notebook
+
     def __str__(self) -> str:
         return self.markdown()
 

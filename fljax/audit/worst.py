@@ -28,7 +28,7 @@ from fljax._core.module import replace
 from fljax._core.numerics import clip_to_finite
 from fljax._core.prng import as_key
 from fljax.algorithms.algorithm import start_models
-from fljax.audit.audit_report import distinct_texts
+from fljax.audit.audit_report import check_one_sum, distinct_texts
 from fljax.audit.neighbors import check_removed_client, without_samples
 from fljax.audit.tap import Releases, record_rounds
 from fljax.privacy import Notion, correlation
@@ -537,6 +537,7 @@ def worst_neighbors(
             "there is no sensitivity to test: the simulation runs without privacy; give it "
             "privacy=, such as fljax.privacy.ZCDP(total_rho=1.0)."
         )
+    check_one_sum(simulation)
     checks.kind("the simulation's problem", simulation.problem, Problem)
     check_rounds(rounds, 1)
     checks.count("evaluations", evaluations, hint="It is how many pairs of data sets are tried.")

@@ -34,6 +34,9 @@ from fljax.graphs.failures import (
     random_failures,
     resilience,
 )
+from fljax.graphs.finite_time import base_graphs, one_peer_exponential
+from fljax.graphs.hierarchies import Tree, from_parents, tree
+from fljax.graphs.matchings import RandomMatchings, edge_coloring, matcha
 from fljax.graphs.nearest import EARTH_RADIUS, distances, nearest_neighbors
 from fljax.graphs.neighbor_tables import DENSE_BELOW, Overflow
 from fljax.graphs.random_graphs import (
@@ -48,7 +51,7 @@ from fljax.graphs.relearned import Relearned
 from fljax.graphs.spectra import perron_vector
 from fljax.graphs.subspace import agreed, null_space
 from fljax.graphs.undirected import Graph
-from fljax.graphs.varying import DrawnGraphs, GraphSchedule, Varying
+from fljax.graphs.varying import DrawnGraphs, GraphSchedule, MixingSchedule, Varying
 
 __all__ = [
     "DENSE_BELOW",
@@ -59,25 +62,33 @@ __all__ = [
     "Graph",
     "GraphSchedule",
     "Mixing",
+    "MixingSchedule",
     "Overflow",
+    "RandomMatchings",
     "Relearned",
     "Resilience",
+    "Tree",
     "Varying",
     "agreed",
+    "base_graphs",
     "complete",
     "consensus",
     "critical_edges",
     "critical_nodes",
     "distances",
+    "edge_coloring",
     "erdos_renyi",
     "from_adjacency",
     "from_edges",
     "from_networkx",
+    "from_parents",
     "from_stochastic",
     "grid",
     "k_regular",
+    "matcha",
     "nearest_neighbors",
     "null_space",
+    "one_peer_exponential",
     "path",
     "perron_vector",
     "pruned",
@@ -89,4 +100,5 @@ __all__ = [
     "small_world",
     "star",
     "stochastic_block_model",
+    "tree",
 ]

@@ -1,6 +1,6 @@
 """Combination matrices: how each node combines its own value with its neighbors' values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -312,14 +312,16 @@ def from_stochastic(
         traced = traced.T if convention == "left" else traced
         off = jnp.where(jnp.eye(nodes, dtype=bool), 0, traced)
         entries = neighbor_tables.repack(off, nodes, form, max_degree)
-        return _combination(entries, jnp.diagonal(traced), spectra.stationary_distribution(traced))
+        return combination_of(
+            entries, jnp.diagonal(traced), spectra.stationary_distribution(traced)
+        )
     array = np.asarray(matrix, np.float64)
     array = array.T if convention == "left" else array
     array = array / array.sum(axis=1, keepdims=True)
     near, far = np.nonzero(array * ~np.eye(nodes, dtype=bool))
     entries = neighbor_tables.pack(nodes, near, far, array[near, far], form, max_degree)
     self_weight = neighbor_tables.constant(np.diagonal(array), float_dtype())
-    return _combination(entries, self_weight, spectra.stationary_distribution(array))
+    return combination_of(entries, self_weight, spectra.stationary_distribution(array))
 
 
 def by_rule(
@@ -372,14 +374,15 @@ def by_rule(
     self_weight = 1.0 - neighbor_tables.add_rows(
         parts, [jnp.sum(part_weights, axis=1) for part_weights in weights]
     )
-    return _combination(
+    return combination_of(
         entries.with_weights(weights), self_weight, unnormalized / jnp.sum(unnormalized)
     )
 
 
-def _combination(
-    entries: neighbor_tables.Entries, self_weight: Array, stationary: Array
+def combination_of(
+    entries: neighbor_tables.Entries, self_weight: Array, stationary: Array | None = None
 ) -> Combination:
+    """The combination of stored weights and the nodes' own ones, which sum to one in each row."""
     return Combination(
         nodes=entries.nodes,
         self_weight=self_weight,
@@ -389,3 +392,22 @@ def _combination(
         stationary=stationary,
         overflow=entries.overflow,
     )
+
+
+def averages_of_pairs(
+    entries: neighbor_tables.Entries, are_pairs: Sequence[Array], share: float = 0.5
+) -> Combination:
+    """The weights with which paired neighbors average: one half each, and one for all others.
+
+    Args:
+        entries: of the graph.
+        are_pairs: for each of its tables, which of the stored neighbors are paired, each node with
+            at most one other, and both with each other.
+        share: another weight than one half of the other's value.
+    """
+    parts = entries.parts
+    dtype = parts[0].weights.dtype
+    weights = [jnp.where(paired, share, 0).astype(dtype) for paired in are_pairs]
+    shared = neighbor_tables.add_rows(parts, [jnp.sum(rows, axis=1) for rows in weights])
+    uniform = jnp.full(entries.nodes, 1 / entries.nodes, dtype)
+    return combination_of(entries.with_weights(weights), 1 - shared, uniform)

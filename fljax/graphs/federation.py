@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.module import module, static
-from fljax.graphs import Graph, Varying
+from fljax.graphs.undirected import Graph
+from fljax.graphs.varying import Varying
 
 __all__ = ["Federation", "balanced"]
 
@@ -38,7 +39,7 @@ class Federation:
 
     def validate(self) -> None:
         servers = np.asarray(checks.array("server", self.server))
-        count = int(servers.max(initial=0)) + 1 if self.graph is None else self.graph.nodes
+        count = numbered(servers) if self.graph is None else self.graph.nodes
         servers = checks.group_numbers("server", servers, count, every=True)
         object.__setattr__(self, "server", tuple(servers.tolist()))
 
@@ -104,6 +105,13 @@ class Federation:
         real = np.arange(members.shape[1]) < self.sizes[:, None]
         members[real] = np.argsort(np.asarray(self.server), kind="stable")
         return members, real
+
+
+def numbered(groups: np.ndarray) -> int:
+    """How many groups have numbers up to the largest; one for what are no whole numbers, which are
+    refused afterwards.
+    """
+    return int(groups.max(initial=0)) + 1 if np.issubdtype(groups.dtype, np.integer) else 1
 
 
 @checked

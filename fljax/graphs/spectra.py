@@ -32,11 +32,17 @@ _SQUARINGS = 40  # of a matrix, whose power then tells its spectral radius to 1e
 def check_stochastic(name: str, matrix: np.ndarray, axis: int, mend: str = "") -> None:
     """Raise unless entries are finite and non-negative and their sums over ``axis`` are one."""
     checks.nonnegative(name, matrix)
-    sums = matrix.sum(axis=axis)
+    check_sums(name, matrix.sum(axis=axis), matrix.sum(axis=1 - axis), axis, mend)
+
+
+def check_sums(
+    name: str, sums: np.ndarray, other_sums: np.ndarray, axis: int, mend: str = ""
+) -> None:
+    """Raise unless the sums over ``axis`` are one; ``other_sums`` are those over the other axis."""
     wrong = np.flatnonzero(np.abs(sums - 1.0) > _SUM_TOLERANCE)
     if len(wrong):
         line, other = ("column", "row") if axis == 0 else ("row", "column")
-        swapped = np.all(np.abs(matrix.sum(axis=1 - axis) - 1.0) <= _SUM_TOLERANCE)
+        swapped = np.all(np.abs(other_sums - 1.0) <= _SUM_TOLERANCE)
         hint = f"its {other}s do: {mend or 'transpose it'}." if swapped else "divide by the sums."
         raise ValueError(
             f"every {line} of {name} must sum to one, {line} {wrong[0]} sums to "

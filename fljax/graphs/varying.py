@@ -1,16 +1,24 @@
 """Networks that change in every round: a schedule of graphs, or a random process."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array
 
 from fljax._core import checks
-from fljax._core.module import module, static
-from fljax.graphs.undirected import Graph
+from fljax._core.module import float_dtype, module, static
+from fljax.graphs import neighbor_tables, spectra
+from fljax.graphs.undirected import Graph, of_entries
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+#: Entries of a matrix and of its transpose that differ by less are equal.
+SYMMETRY_TOLERANCE = 1e-9
 
 
 class Varying:
@@ -18,9 +26,12 @@ class Varying:
 
     Attributes:
       first: a graph with the same nodes and shapes, used before the first round.
+      directed: whether some node may receive from a node that does not receive from it; the rows of
+        a round's graph then belong to receivers.
     """
 
     first: Graph
+    directed: bool = False
 
     @property
     def nodes(self) -> int:
@@ -89,6 +100,125 @@ class GraphSchedule(Varying):
     def at(self, key: Array, round: Array) -> Graph:
         index = (round - 1) % np.shape(self.graphs.degree)[0]
         return jax.tree.map(lambda a: jnp.asarray(a)[index], self.graphs)
+
+
+@module
+class MixingSchedule(Varying):
+    r"""Mixing matrices used one after the other, cyclically.
+
+    The weights of the edges of a round are the entries of its matrix :math:`W` off the diagonal, so
+    that the rule ``Mixing("laplacian", step=1.0)`` gives :math:`W` itself. Other rules make other
+    matrices of the same edges. :func:`base_graphs` and :func:`one_peer_exponential` are such
+    schedules.
+
+    Args:
+      matrices: ``[T, K, K]``, or a list of ``[K, K]``, dense or of SciPy's sparse kinds: doubly
+        stochastic, ``w_kl`` being the weight that node ``k`` gives to the message of ``l``. They
+        are stored as graphs, as tables of neighbors where there are many nodes.
+      directed: whether matrices may be asymmetric. Every node must then send to as many nodes as
+        it receives from, and only algorithms that support directed networks run on it.
+
+    Raises:
+      ValueError: no matrix; matrices of different sizes, with negative entries, with a row or a
+        column that does not sum to one, or that are asymmetric without ``directed=True``.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> first = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+      >>> network = fl.graphs.MixingSchedule([first, first[::-1, ::-1]])
+      >>> network.rounds, network.nodes
+      (2, 3)
+    """
+
+    matrices: Any  # a sequence of matrices, graphs in stacked form once constructed
+    directed: bool = static(default=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def validate(self) -> None:
+        checks.switch("directed", self.directed)
+        matrices = _as_sparse(self.matrices)
+        for number, matrix in enumerate(matrices):
+            _check_mixing_matrix(f"matrix {number}", matrix, self.directed)
+        without_diagonal = []
+        for matrix in matrices:
+            arcs = matrix.copy()
+            arcs.setdiag(0)
+            arcs.eliminate_zeros()
+            without_diagonal.append(arcs)
+        # One width of the table for all rounds, whose graphs are stacked.
+        width = max(1, *(int(np.diff(arcs.indptr).max()) for arcs in without_diagonal))
+        graphs = [_of_arcs(arcs, width) for arcs in without_diagonal]
+        stacked = jax.tree.map(
+            lambda *leaves: neighbor_tables.constant(np.stack(leaves), leaves[0].dtype), *graphs
+        )
+        object.__setattr__(self, "matrices", stacked)
+
+    @property
+    def rounds(self) -> int:
+        """The number ``T`` of matrices."""
+        return np.shape(self.matrices.degree)[0]
+
+    @property
+    def first(self) -> Graph:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return jax.tree.map(lambda a: a[0], self.matrices)
+
+    def at(self, key: Array, round: Array) -> Graph:
+        index = (round - 1) % self.rounds
+        return jax.tree.map(lambda a: jnp.asarray(a)[index], self.matrices)
+
+
+def _as_sparse(matrices: Any) -> "list[scipy.sparse.csr_array]":
+    """The matrices in SciPy's compressed rows, with sorted columns and in double precision."""
+    is_list = isinstance(matrices, Iterable) and not isinstance(matrices, str | range | Mapping)
+    if not is_list or getattr(matrices, "ndim", 3) != 3:
+        raise TypeError(
+            "matrices must be a list of mixing matrices [K, K], one for each round, got "
+            f"{checks.shown(matrices)}."
+        )
+    converted = []
+    for number, matrix in enumerate(matrices):
+        if not hasattr(matrix, "tocsr"):
+            matrix = np.asarray(checks.array(f"matrix {number}", checks.plain(matrix), axes=2))
+        matrix = scipy.sparse.csr_array(matrix, dtype=np.float64)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        converted.append(matrix)
+    shapes = sorted({matrix.shape for matrix in converted})
+    if len(shapes) != 1 or shapes[0][0] != shapes[0][1]:
+        raise ValueError(
+            "matrices must be at least one, all of them [K, K] with the same nodes, got "
+            f"{len(converted)} of shapes {shapes}."
+        )
+    neighbor_tables.check_nodes(shapes[0][0])
+    return converted
+
+
+def _check_mixing_matrix(name: str, matrix: "scipy.sparse.csr_array", directed: bool) -> None:
+    """Raise ``ValueError`` unless a matrix is doubly stochastic, and symmetric if undirected."""
+    checks.nonnegative(name, matrix.data)
+    for axis in (1, 0):
+        spectra.check_sums(name, matrix.sum(axis=axis), matrix.sum(axis=1 - axis), axis)
+    if not directed and abs(matrix - matrix.T).max() > SYMMETRY_TOLERANCE:
+        raise ValueError(
+            f"{name} is asymmetric: some node receives from another with another weight than the "
+            "reverse; pass directed=True, or symmetric matrices."
+        )
+    received = np.diff(matrix.indptr)
+    sent = np.bincount(matrix.indices, minlength=matrix.shape[0])
+    if np.any(received != sent):
+        node = int(np.flatnonzero(received != sent)[0])
+        raise ValueError(
+            f"in {name} node {node} receives from {received[node]} nodes and sends to "
+            f"{sent[node]}, itself included; the traffic is counted for equal numbers."
+        )
+
+
+def _of_arcs(arcs: "scipy.sparse.csr_array", width: int) -> Graph:
+    """The graph of a round; its rows belong to receivers."""
+    nodes = arcs.shape[0]
+    near = np.repeat(np.arange(nodes), np.diff(arcs.indptr))
+    entries = neighbor_tables.pack(nodes, near, arcs.indices, arcs.data, "auto", width)
+    degree = neighbor_tables.constant(arcs.sum(axis=1), float_dtype())
+    return of_entries(entries, degree)
 
 
 @module

@@ -3,12 +3,15 @@
 :mod:`~fljax.link.stages` lists the stages of a message in their order, and is the file to read
 first; :mod:`~fljax.link.round_link` is the link of one round, made of
 :mod:`~fljax.link.outgoing` (the one exit of private messages), :mod:`~fljax.link.peer_messages`,
-:mod:`~fljax.link.server_messages` and :mod:`~fljax.link.private_gradients`. How large a budget's
-noise is follows from :mod:`fljax.privacy`.
+:mod:`~fljax.link.server_messages`, :mod:`~fljax.link.tree_messages` and
+:mod:`~fljax.link.private_gradients`. How large a budget's noise is follows from
+:mod:`fljax.privacy`.
 """
 
 from fljax.link.compression import (
     Compressor,
+    Contractive,
+    Natural,
     Quantize,
     RandomK,
     Sign,
@@ -45,6 +48,7 @@ __all__ = [
     "Arrived",
     "Circular",
     "Compressor",
+    "Contractive",
     "DelayLaw",
     "DelayTrace",
     "EdgeDelays",
@@ -59,6 +63,7 @@ __all__ = [
     "LocalGraphHomomorphic",
     "Losses",
     "Memory",
+    "Natural",
     "Noise",
     "PerEdge",
     "PerMessage",

@@ -15,7 +15,7 @@ Among peers a receiver sorts all slots of its neighbor table: of a network in de
 all nodes, also where few of them are neighbors. In padded form (``form="padded"`` of the functions
 that make networks) they are as many as the largest degree, which takes that much less time.
 
-Written with sorts, sums and products alone (see :mod:`fljax._core.linalg`).
+Written with sorts, sums and products alone: a run must not call LAPACK.
 """
 
 from typing import ClassVar

@@ -380,6 +380,33 @@ class EdgeDelays(_Table):
         return self._index(now[receivers, senders])
 
 
+class OnTicks(DelayLaw):
+    """Delays by the seconds that messages take, on a clock of rounds of a fixed length.
+
+    A simulation makes it of its clock (:class:`fljax.clock.Ticks`).
+
+    Args:
+      longest: the most rounds that a message may be late.
+      clock: of the round; ``None`` before the first.
+    """
+
+    def __init__(self, longest: int, clock: Any = None) -> None:
+        self.lags = range(longest + 1)
+        self.clock = clock
+
+    def draw(self, key: Array, round: Array, clients: int) -> Int[Array, " clients"]:
+        return self.clock.lag
+
+    def over(
+        self,
+        key: Array,
+        round: Array,
+        receivers: Int[Array, "*edges"],
+        senders: Int[Array, "*edges"],
+    ) -> Int[Array, "*edges"]:
+        return self.clock.lag_over(receivers, senders)
+
+
 class Line(NamedTuple):
     """Sums of the messages in transit, by the round of arrival, the next round first."""
 

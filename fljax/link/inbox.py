@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fljax._core.devices import on_cpu
 from fljax.graphs import Combination, Graph
+from fljax.graphs.combination import averages_of_pairs
 from fljax.graphs.neighbor_tables import DISTINCT, Entries, gather_sum
 from fljax.link.aggregation import Aggregator
 from fljax.link.noise import Noise
@@ -48,6 +49,7 @@ class Inbox:
     Attributes:
       read: whether the messages were combined at all.
       single: whether single messages were read.
+      weights: with which messages were combined, one for each combination.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Inbox:
         self._noise = noise
         self._falsified = falsified
         self.read = self.single = False
+        self.weights: list[Entries] = []
 
     def sum(self, over: Graph | None = None) -> Float[Array, "clients dim"]:
         r"""Return :math:`\sum_l a_{kl}\tilde w_l`, by default over the network.
@@ -86,6 +89,7 @@ class Inbox:
         """
         self.read = True
         graph = self._network if over is None else over
+        self.weights.append(graph.entries)
         if self._ages is None:
             return graph.neighbor_sum(self._sent) + self._edge_terms(graph)
         received, weight = self._sum_of_copies(graph)
@@ -100,6 +104,7 @@ class Inbox:
           over: a combination of the network.
         """
         self.read = True
+        self.weights.append(over.entries)
         if self._aggregator is not None:
             return self._aggregate(over)
         if self._ages is None and self._own_vectors is self._sent and self._cancelled is None:
@@ -115,6 +120,63 @@ class Inbox:
         received = received + self._edge_terms(over) + own_weight * self._own_vectors
         return received if self._cancelled is None else received - neighbor_weight * self._cancelled
 
+    def mean_of_pair(self, one: Int[Array, ""], other: Int[Array, ""]) -> Float[Array, "two dim"]:
+        """Return the means of two neighbors' messages, as the one and as the other receives them.
+
+        It is :meth:`mean` over the weights with which these two average. Where messages arrive as
+        they were sent, only theirs are read, however large the network is.
+
+        Args:
+          one: number of a client.
+          other: number of a neighbor of it; the same client where it has none.
+        """
+        self.read = True
+        both = jnp.stack([one, other])
+        if self._as_sent:
+            mean = (self._sent[one] + self._sent[other]) / 2
+            return jnp.broadcast_to(mean, (2, len(mean)))
+        forth = self._edges(one, other)
+        back = self._edges(other, one)
+        are_pairs = [a | b for a, b in zip(forth, back, strict=True)]
+        return self.mean(averages_of_pairs(self._network.entries, are_pairs))[both]
+
+    def from_neighbor(
+        self, receiver: Int[Array, ""], sender: Int[Array, ""]
+    ) -> Float[Array, " dim"]:
+        """Return the message of one neighbor as a client receives it; its own if it does not.
+
+        Where messages arrive as they were sent, only that one is read.
+
+        Args:
+          receiver: number of a client.
+          sender: number of a neighbor of it.
+        """
+        self.read = True
+        if self._as_sent:
+            return self._sent[sender]
+        only = averages_of_pairs(self._network.entries, self._edges(receiver, sender), 1.0)
+        return self.mean(only)[receiver]
+
+    @property
+    def _as_sent(self) -> bool:
+        """Whether all messages arrive, and as they were sent."""
+        nothing_added = self._own_vectors is self._sent and self._cancelled is None
+        nothing_added = nothing_added and self._noise is None and self._falsified is None
+        return nothing_added and self._ages is None and self._aggregator is None
+
+    def _edges(
+        self, receiver: Int[Array, ""], sender: Int[Array, ""]
+    ) -> list[Bool[Array, "rows slots"]]:
+        """For each table of the network, where it holds the edge over which these two talk."""
+        entries = self._network.entries
+        everyone = jnp.arange(entries.nodes, dtype=jnp.int32)
+        return [
+            (part.nodes[:, None] == receiver)
+            & (part.of_neighbors(everyone) == sender)
+            & (part.weights > 0)
+            for part in entries.parts
+        ]
+
     def disagreement(self, over: Combination) -> Float[Array, "clients dim"]:
         r"""Return the deviation of each client from the :meth:`mean`,
         :math:`\sum_lw_{kl}(\tilde w_k-\tilde w_l)`.
@@ -129,6 +191,7 @@ class Inbox:
         if self._aggregator is not None:
             return self._sent - self.mean(over)
         self.read = True
+        self.weights.append(over.entries)
         # Weights of a receiver sum to one, so a common vector cancels: subtracting it first leaves
         # small differences, whose rounding error is small.
         common = self._sent[:1]
@@ -250,6 +313,7 @@ class Inbox:
           over: the network.
         """
         self.read = self.single = True
+        self.weights.append(over.entries)
         flat, rows, received, delivered = self._single_messages(over)
         receivers = jnp.arange(len(rows), dtype=jnp.int32)
         return jnp.where(

@@ -92,6 +92,10 @@ class OutgoingMessages:
         #: [K] squared distance of participants' models after their local steps from the server's;
         #: NaN where there is none
         self.drift: Array | None = None
+        #: [K] whose messages to a server arrive before the clock ends the round, if not all do
+        self.in_time: Array | None = None
+        #: the parts of clients' rounds on a clock, [K] each (fljax.clock.round_clock.PHASES)
+        self.phases: dict[str, Array] = {}
         self._sent = 0  # number of messages of each client so far
         #: of each message: the clients of its rows, which are sent, and how many receive them
         self._sending: list[tuple[Array, Array, Array | int]] = []
@@ -116,7 +120,7 @@ class OutgoingMessages:
         return took_part
 
     def key(self, purpose: str) -> Array:
-        """Return the round's key for a draw of this purpose, one of ``fljax._core.prng.PURPOSES``.
+        """Return the round's key for a draw of this purpose, such as ``"participation"``.
 
         It depends on the run's key and the round alone: under the same seed all algorithms have the
         same participants.
@@ -160,8 +164,8 @@ class OutgoingMessages:
             neighbors, or its server.
           compression: the algorithm's own, in place of the simulation's.
           rounding: ``[M]``, how far apart rounding within a client's steps may move its messages
-            for two data sets (:func:`fljax._core.linalg.rounding_distance` of each vector that a
-            step computes, added up), besides that of the message itself and of its place on the
+            for two data sets (the distance of two roundings of each vector that a step
+            computes, added up), besides that of the message itself and of its place on the
             grid. By default that of two more operations on vectors as long as the message, which
             is enough for one gradient step.
           numbers: ``[M]``, how many numbers each message to a server has, where fewer than in its
@@ -480,7 +484,9 @@ class OutgoingMessages:
     def _working_links(self) -> list[Bool[Array, "..."]] | None:
         """Which edges, or links to the server, work in this round."""
         losses = self._stages.losses
-        if losses is None or self._working is not None:
+        if losses is None:
+            return None if self.in_time is None else [self.in_time]
+        if self._working is not None:
             return self._working
         uniform = drawn_of_edges(
             losses, self.key("losses"), self._network, self._clients, jnp.result_type(float)
@@ -488,6 +494,8 @@ class OutgoingMessages:
         drawn = [losses.draw(s, u) for s, u in zip(self.memory.losses, uniform, strict=True)]
         self.memory = self.memory._replace(losses=[state for state, _ in drawn])
         self._working = [works for _, works in drawn]
+        if self.in_time is not None:  # one server
+            self._working = [self._working[0] & self.in_time]
         return self._working
 
     def _count_sent(

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fljax.graphs import Graph
+from fljax.graphs.neighbor_tables import Entries
 from fljax.link.compression import Compressor
 from fljax.link.inbox import Inbox
 from fljax.link.outgoing import OutgoingMessages
@@ -106,6 +107,13 @@ class PeerMessages(OutgoingMessages):
         )
         self._inboxes.append(inbox)
         return sent, inbox
+
+    @property
+    def combined(self) -> list[Entries]:
+        """The weights with which messages were combined in this round. A clock waits for no
+        message that has a weight of zero.
+        """
+        return [entries for inbox in self._inboxes for entries in inbox.weights]
 
     def _attacked_links(self, sent: Array) -> tuple[Array, Array] | None:
         """The links that deliver false messages, and the false message of each sender."""

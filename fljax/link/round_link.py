@@ -7,16 +7,18 @@ receives by a weighted mean or an aggregator of its own. Each stage is a part of
 an algorithm contains no code for it: peers :meth:`~Link.exchange` messages and find them in their
 :class:`~fljax.link.Inbox` (:mod:`fljax.link.peer_messages`); clients of a server
 :meth:`~Link.collect` theirs towards it, or :meth:`~Link.send` and :meth:`~Link.mean` them, and
-receive its published model (:mod:`fljax.link.server_messages`). A link exists for one round inside
+receive its published model (:mod:`fljax.link.server_messages`); servers send theirs to the servers
+above them (:mod:`fljax.link.tree_messages`). A link exists for one round inside
 the traced step; its counts and the messages still on their way are read from it after the step.
 """
 
 from fljax.link.peer_messages import PeerMessages
 from fljax.link.private_gradients import PrivateGradients
 from fljax.link.server_messages import ServerMessages
+from fljax.link.tree_messages import TreeMessages
 
 
-class Link(PeerMessages, ServerMessages, PrivateGradients):
+class Link(PeerMessages, ServerMessages, TreeMessages, PrivateGradients):
     """The link of one round: messages among peers and to servers, and steps within a client.
 
     Its arguments are documented in :class:`fljax.link.outgoing.OutgoingMessages`.

@@ -46,6 +46,20 @@ class Accumulators(NamedTuple):
             parameters = jnp.arange(self.dim, dtype=jnp.int32)[None]
         return parameters + self.dim * self.of_row[rows][:, None]
 
+    def added_to(
+        self,
+        sums: Float[Array, "lags size"],
+        lags: Int[Array, " group"],
+        rows: Int[Array, " group"],
+        messages: Float[Array, "group dim"],
+    ) -> Float[Array, "lags size"]:
+        """The sums with whole messages added to those of their lags and accumulators; messages of
+        no lag are lost.
+        """
+        tables = sums.reshape(len(sums), self.number, self.dim)
+        tables = tables.at[lags, self.of_row[rows]].add(messages, mode="drop")
+        return tables.reshape(sums.shape)
+
     def weight_sums(
         self, weights: Float[Array, "lags messages"]
     ) -> Float[Array, "lags accumulators"]:

@@ -33,6 +33,7 @@ from fljax.link.sender_groups import (
 )
 from fljax.link.uploads import Agreed, Masked
 from fljax.participation.selectors import Participants
+from fljax.privacy.discrete import PrivateNoise
 
 
 class Arrived(NamedTuple):
@@ -166,6 +167,7 @@ class ServerMessages(OutgoingMessages):
         clients: Int[Array, " senders"] | None = None,
         step_size: Array | float | None = None,
         numbers: Int[Array, " senders"] | None = None,
+        factors: Float[Array, " senders"] | None = None,
     ) -> Arrived:
         r"""Send clients' messages to their server through delays; return what arrives now.
 
@@ -206,6 +208,8 @@ class ServerMessages(OutgoingMessages):
             where it is an update itself; used only where noise is on updates.
           numbers: ``[M]``, how many numbers each message has, where fewer than in its row suffice
             and their count depends on the data; the traffic counts them.
+          factors: ``[M]``, by which the server multiplies the difference of each message from
+            ``around``, for messages that are based on old models.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
@@ -255,6 +259,8 @@ class ServerMessages(OutgoingMessages):
             alpha = _discounts(discount, delays, around.dtype)[0]  # no message is late under masks
             return self._masked_sum(encode, senders, agreed, around, weights, alpha, normalized)
         sent_rows = self._with_attack(encode, rows, clients, senders, addresses)
+        if factors is not None:
+            sent_rows = _discounted(sent_rows, factors, addresses)
 
         # Schedule
         lag = delays.draw(self.key("delays"), self._round, self._clients)[clients]
@@ -264,7 +270,7 @@ class ServerMessages(OutgoingMessages):
 
         # Combine
         if trusted:
-            return self._release_sum(sent_rows, senders, arriving, around, clients)
+            return self._release_sum(sent_rows, senders, arriving, addresses, clients)
         alpha = _discounts(discount, delays, around.dtype)
         if self._stages.aggregation is None:
             weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(around.dtype)
@@ -486,7 +492,12 @@ class ServerMessages(OutgoingMessages):
                 by_lag = jnp.where(real[None], weight_by_lag[:, group], 0)
                 total = total + jnp.matmul(by_lag, values, precision=HIGHEST)
                 return total, share + jnp.sum(by_lag, axis=1, keepdims=True)
-            spread = jnp.broadcast_to(jnp.where(real, weight[group], 0)[:, None], indices.shape)
+            weights = jnp.where(real, weight[group], 0)[:, None]
+            if accumulators.parameters(group) is None:  # a row at a time, not a number at a time
+                by_weight = jnp.broadcast_to(weights, values.shape)
+                total = accumulators.added_to(total, lag[group], group, weights * values)
+                return total, accumulators.added_to(share, lag[group], group, by_weight)
+            spread = jnp.broadcast_to(weights, indices.shape)
             entries = (lag[group][:, None], indices)  # a lost message has no row: it is dropped
             total = total.at[entries].add(spread * values, mode="drop")
             return total, share.at[entries].add(spread, mode="drop")
@@ -522,54 +533,77 @@ class ServerMessages(OutgoingMessages):
         message: MessageFunction,
         senders: Array,
         arriving: Array,
-        model: Array,
+        addresses: _Addresses,
         clients: Array,
     ) -> Arrived:
-        """The perturbed sum that a trusted server publishes instead of a mean.
+        """The perturbed sums that trusted servers publish instead of means, one sum each.
 
-        Its sensitivity and noise are enlarged by the bound on the rounding error of the sum.
+        Their sensitivity and noise are enlarged by the bound on the rounding error of the sum. Of
+        several servers each has a mechanism of its own; a client is in the sum of one of them.
         """
         mechanism = self._stages.privacy
         state = self.memory.mechanism
+        plan = self._plan
+        key = self.key("server")
         if self.spent:
             raise ValueError(
                 "an algorithm collected twice in one round, and the budget's account knows of one "
                 "release. Join the two messages into one."
             )
-        zero = jnp.zeros((), model.dtype)
+        model = addresses.model
+        one_server = addresses.one_server
+        of_each = (lambda function, *_: function) if one_server else jax.vmap
+        first = (plan, state) if one_server else jax.tree.map(lambda a: a[0], (plan, state))
+        servers = jnp.arange(1 if one_server else len(model), dtype=jnp.int32)
+        keys = key if one_server else jax.vmap(jax.random.fold_in, (None, 0))(key, servers)
+        zero = jnp.zeros(model.shape[:-1], model.dtype)
         no_change = jnp.zeros_like(model)
 
         def add(group: Array, real: Array, sums: PyTree) -> Any:
             total, rest, within, count = sums
-            change, unclipped = clipped_rows(message(group) - model[None], state.clip)
-            weight = real.astype(model.dtype)
-            total, rest = add_in_groups(total, rest, weight, change)
+            clip = state.clip if one_server else state.clip[addresses.of_row[group]]
+            change, unclipped = clipped_rows(message(group) - addresses.model_of(group), clip)
             # A client that changes nothing is not counted, like an absent one: the two are
             # neighbors.
-            counted = jnp.where(jnp.any(change != 0, axis=1), weight, 0)
-            within = within + jnp.sum(jnp.where(unclipped, counted, 0))
-            return total, rest, within, count + jnp.sum(counted)
+            nonzero = jnp.any(change != 0, axis=1)
+            weight = real.astype(model.dtype)
+            if not one_server:
+                at_server = addresses.of_row[group][None] == servers[:, None]
+                weight = jnp.where(at_server, weight[None], 0)
+            total, rest = of_each(add_in_groups, (0, 0, 0, None))(total, rest, weight, change)
+            counted = jnp.where(nonzero if one_server else nonzero[None], weight, 0)
+            unclipped = unclipped if one_server else unclipped[None]
+            within = within + jnp.sum(jnp.where(unclipped, counted, 0), axis=-1)
+            return total, rest, within, count + jnp.sum(counted, axis=-1)
 
         total, _, within, count = sum_over_senders(
             add, arriving, (no_change, no_change, zero, zero)
         )
-        release = mechanism.release(self._plan, state, self.key("server"), total, within, count)
+        release = of_each(mechanism.release)(plan, state, keys, total, within, count)
         took_part = jnp.zeros(len(self.available), bool).at[clients].max(senders)
-        server = jnp.zeros(1, jnp.int32)
-        clean = release.clean[None]
+        # The mechanism's noise has one row for each server.
+        clean = release.clean.reshape(len(servers), -1)
+        drawn = release.noise.drawn.reshape(clean.shape)
+        scale = release.noise.scale.reshape(-1)
         inexact = 1 + sum_rounding(len(senders), model.dtype) / mechanism.moved
-        noise = release.noise._replace(scale=inexact * release.noise.scale)
+        releases = release.noise.releases
+        if not one_server:  # the same for all servers
+            releases = jnp.max(releases).astype(model.dtype)
+        noise = PrivateNoise(drawn, inexact * scale, releases=releases)
         sum_said = self._release_private(
             clean,
             noise,
-            inexact * release.sensitivity[None],
-            mechanism.spent(self._plan, state, took_part, model.dtype),
-            server,
+            inexact * release.sensitivity.reshape(-1),
+            mechanism.spent(*first, took_part, model.dtype),
+            servers,
             None,
-            ROUNDINGS * rounding_distance(clean) + release.rounding,
-            mechanism.release_rho(self._plan),
+            ROUNDINGS * rounding_distance(clean) + release.rounding.reshape(-1),
+            mechanism.release_rho(first[0]),
         )
-        mean, state = mechanism.after(self._plan, state, release, sum_said[0], took_part)
+        sum_said = sum_said[0] if one_server else sum_said
+        mean, state = of_each(mechanism.after, (0, 0, 0, 0, None))(
+            plan, state, release, sum_said, took_part
+        )
         self.memory = self.memory._replace(mechanism=state)
         return Arrived(model + mean, jnp.ones_like(model))
 
@@ -644,6 +678,13 @@ class ServerMessages(OutgoingMessages):
             arrived = arrived & works[0]
         return jnp.where(arrived[:, None], said, before)
 
+    def arrived(self, participants: Participants) -> Bool[Array, " chosen"]:
+        """Return which participants' messages of this round arrive at their server."""
+        works = self._working_links()
+        if works is None:
+            return participants.here
+        return participants.here & participants.take(works[0])
+
     def cell_means(
         self,
         said: Float[Array, "chosen dim"] | Masked,
@@ -696,10 +737,7 @@ class ServerMessages(OutgoingMessages):
         references: Array,
     ) -> tuple[Float[Array, "cells dim"], Float[Array, "cells 1"]]:
         """The mean, or the aggregate, of at most ``largest`` messages of each cell."""
-        arrived = participants.here
-        works = self._working_links()
-        if works is not None:
-            arrived = arrived & participants.take(works[0])
+        arrived = self.arrived(participants)
         aggregator = self._stages.aggregation
         if aggregator is None:
             cell = jnp.where(arrived, cell, cells)  # not in a cell: dropped
@@ -724,8 +762,10 @@ class ServerMessages(OutgoingMessages):
         message: Float[Array, "*servers dim"],
         receivers: Bool[Array, "..."] | None = None,
         size: int | Int[Array, " receivers"] | None = None,
+        compression: Compressor | None = None,
     ) -> Float[Array, "*servers dim"]:
-        """Count one message of the server to every available client, or to the given ones.
+        """Count one message of the server to every available client, or to the given ones; return
+        the message as they receive it.
 
         A message computed from perturbed messages is already private and gets no noise; messages
         from the server are not delayed (Gauthier et al. 2023 (PAO-Fed), section III-B).
@@ -735,8 +775,15 @@ class ServerMessages(OutgoingMessages):
           receivers: a mask of the receivers.
           size: how many numbers are sent to each, or ``[...]``, to each of ``receivers``; all of
             the message by default.
+          compression: of the message, ``[D]``, by the algorithm; none by default.
         """
         receivers = self.available if receivers is None else receivers
+        if compression is not None:
+            bits = compression.bits(message.shape[-1])
+            self._count(jnp.sum(receivers, dtype=jnp.int32), message.shape[-1], down=bits)
+            server = jnp.full(1, self._clients, jnp.int32)  # a number that no client has
+            message = compression.compress(self._keys("compression", server), message[None])[0]
+            return self._send_unprotected(message, "what a server publishes")
         if isinstance(size, jax.Array):
             size = self._send_unprotected(size, "how many numbers a server publishes")
             self._count_varying(receivers, size, down=WORD)
@@ -744,6 +791,10 @@ class ServerMessages(OutgoingMessages):
             numbers = message.shape[-1] if size is None else size
             self._count(jnp.sum(receivers, dtype=jnp.int32), numbers, down=WORD * numbers)
         return self._send_unprotected(message, "what a server publishes")
+
+    def count_received(self, clients: Int[Array, ""], numbers: int) -> None:
+        """Count the messages of a server to clients that have failed since and answer nothing."""
+        self._count(clients, numbers, down=WORD * numbers)
 
     def tell(
         self, values: Float[Array, "clients ..."], sending: Bool[Array, " clients"]
@@ -792,6 +843,19 @@ class ServerMessages(OutgoingMessages):
             network.graph, noisy, own_vectors=kept_models, cancelled=cancelled, noise=(noise, key)
         )
         return inbox.mean(over)
+
+
+def _discounted(
+    message: MessageFunction, factors: Float[Array, " senders"], addresses: _Addresses
+) -> MessageFunction:
+    """The messages with their differences from the server's model multiplied by these factors."""
+
+    def discounted(rows: Array) -> Array:
+        references = addresses.references(rows)
+        factor = factors[rows].astype(references.dtype)[:, None]
+        return references + factor * (message(rows) - references)
+
+    return discounted
 
 
 def _discounts(

@@ -94,6 +94,10 @@ def begin(
     scope = stages.scope
     if scope == "server":
         mechanism = stages.privacy.begin(dim, dtype, clients)
+        if isinstance(network, Federation):  # one for each server
+            mechanism = jax.tree.map(
+                lambda a: jnp.broadcast_to(a, (network.servers, *jnp.shape(a))), mechanism
+            )
     if counted is not None:
         steps = jnp.zeros(clients, jnp.int32)
         if scope == "gradient":

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fljax._core.module import float_dtype
+
 #: Mask of the lower half of a count.
 LOW = np.uint32(2**31 - 1)
 
@@ -21,6 +23,11 @@ class Traffic(NamedTuple):
     @classmethod
     def none(cls) -> "Traffic":
         return cls(*(jnp.zeros(2, jnp.uint32) for _ in cls._fields))
+
+    @property
+    def bits(self) -> Array:
+        """The bits of both directions, ``[2]``."""
+        return wide_sum(self.bits_up, self.bits_down)
 
     def plus(self, other: "Traffic") -> "Traffic":
         return Traffic(*(wide_sum(a, b) for a, b in zip(self, other, strict=True)))
@@ -54,6 +61,17 @@ def wide(count: Array, times: int) -> Array:
             high += above + (low >> 31)
             low &= LOW
     return jnp.stack([high, low])
+
+
+def wide_difference(larger: Array, smaller: Array) -> Array:
+    """A count minus another one that is part of it."""
+    high, low = larger - smaller  # below zero a half wraps around, which sets its highest bit
+    return jnp.stack([high - (low >> 31), low & LOW])
+
+
+def narrow(count: Array) -> Array:
+    """A count ``[high, low]`` as a real number, of at least 24 digits in base two."""
+    return count[0].astype(float_dtype()) * 2.0**31 + count[1].astype(float_dtype())
 
 
 def wide_sum(a: Array, b: Array) -> Array:

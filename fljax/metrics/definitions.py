@@ -15,7 +15,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fljax._core import checks
 from fljax._core.annotations import check, check_fields, checked, rule_of
 from fljax._core.module import float_dtype, replace
+from fljax.clock.round_clock import PHASES
 from fljax.link.backdoor import Trigger
+from fljax.link.traffic import narrow
 from fljax.metrics.names import RESERVED
 from fljax.metrics.quantities import QUANTITIES, held_out
 from fljax.problems import Loss, Problem
@@ -42,6 +44,7 @@ __all__ = [
     "gradient_dissimilarity",
     "gtv_objective",
     "joint_error",
+    "level_bits",
     "mean_square_deviation",
     "network_deviation",
     "normalized_error",
@@ -53,6 +56,7 @@ __all__ = [
     "squared_gradient_norm",
     "suboptimality",
     "test_error",
+    "timeline",
     "total_variation",
     "train_error",
     "trajectory",
@@ -78,6 +82,9 @@ class Snapshot(NamedTuple):
     #: [K] each: the quantities of the round that metrics need (:mod:`fljax.metrics.quantities`),
     #: NaN for clients without one
     quantities: Mapping[str, Array] = MappingProxyType({})
+    #: how clients predict, ``data -> [K, N, ...]``, if not by their models
+    #: (:meth:`Algorithm.predictor <fljax.algorithms.Algorithm.predictor>`)
+    predict: Callable[[Problem], Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class Metric:
     ``participation``                     which clients sent a message in this round, ``[K]``
     ``signal_to_noise``                   :math:`\|m_k\|^2/(D\sigma_k^2)` of this round's private
                                           messages, the median over clients
+    ``timeline``                          when each client began its part of this round on a clock,
+                                          and how long it took, ``[K, 5]``
+    ``level_bits``                        the bits so far on each level of a tree of servers,
+                                          ``[levels, 3]``: up, down, and among its servers
     ``total_variation``                   :math:`\sum_{\{k,l\}}a_{kl}\|w_k-w_l\|^2`
     ====================================  =========================================================
 
@@ -127,7 +138,8 @@ class Metric:
         ``"tasks.validation"``, a part of the problem's tasks; ``"graph"``, which must then be the
         same in all rounds; and of the round, which ``Snapshot.quantities`` holds, the
         ``"signal_to_noise"`` of private messages, the ``"participants"``, and their ``"drift"``
-        from the server's model.
+        from the server's model; on a clock ``"clock.begin"``, ``"clock.download"``,
+        ``"clock.compute"``, ``"clock.upload"`` and ``"clock.arrived"``.
       decibel: whether it is a non-negative quantity that is shown on a dB scale, as the errors
         above are; otherwise it is shown in its own unit.
       dims: names of its axes, if it is not a scalar: ``"client"`` and ``"parameter"``, or custom
@@ -326,8 +338,16 @@ def _client_scores(
     """The mean scores ``[K]``, or ``[1]`` for one model on one set of held-out data."""
     test = changed(held_out(now.problem))
     if (predictions := getattr(now.state, "held_out", None)) is not None:
-        scores = score(test.loss, predictions, jnp.broadcast_to(test.targets, predictions.shape))
-        return jnp.sum(test.weights * scores, axis=1)
+        if test.features is not held_out(now.problem).features:
+            raise ValueError(
+                "predictions for other data than the held-out ones are not known of an algorithm "
+                "that makes them itself; leave this metric out."
+            )
+        return _predicted_scores(test, predictions, score)
+    if now.predict is not None:
+        of_clusters = now.problem.test is None and test.clients > 1
+        data = test.take(now.problem.tasks.cluster) if of_clusters else test
+        return _predicted_scores(data, now.predict(data), score)
     per_client = now.problem.test is not None and test.clients > 1
     # Where clients have running statistics or networks of their own, a common model has different
     # predictions at each of them.
@@ -341,6 +361,14 @@ def _client_scores(
     if test.clients == 1:
         return means[0]
     return means[now.problem.tasks.cluster, jnp.arange(len(now.model), dtype=jnp.int32)]
+
+
+def _predicted_scores(data: Problem, predictions: Array, score: Score) -> Array:
+    """The weighted sums of the scores of clients' predictions of this data, ``[K]``."""
+    targets = jnp.broadcast_to(data.targets, (len(predictions), *data.targets.shape[1:]))
+    scores = score(data.loss, predictions, targets)
+    scores = jnp.mean(scores, axis=tuple(range(2, scores.ndim)))
+    return jnp.sum(data.weights * scores, axis=1)
 
 
 def _test_error(now: Snapshot) -> Array:
@@ -360,10 +388,12 @@ def _validation_error(now: Snapshot) -> Array:
 def _train_error(now: Snapshot) -> Array:
     problem = now.problem
     predictions = getattr(now.state, "fitted", None)
+    if now.predict is not None:
+        predictions = now.predict(problem)
     if predictions is None:
         losses = problem.mean_loss(now.model)
     else:
-        losses = jnp.sum(problem.weights * problem.loss.value(predictions, problem.targets), axis=1)
+        losses = _predicted_scores(problem, predictions, value_of)
     total = jnp.sum(problem.weights, axis=1)
     return losses / jnp.where(total > 0, total, 1)
 
@@ -408,6 +438,15 @@ def _signal_to_noise(now: Snapshot) -> Array:
     return jnp.nanmedian(now.quantities["signal_to_noise"])
 
 
+def _level_bits(now: Snapshot) -> Array:
+    if (bits := getattr(now.state, "bits", None)) is None:
+        raise ValueError(
+            "the metric level_bits needs an algorithm that counts the bits of each level of "
+            "servers; take HierFAVG or HierLocalQSGD, or the results' bits."
+        )
+    return narrow(bits)
+
+
 def _client_drift(now: Snapshot) -> Array:
     honest = True if now.honest is None else now.honest
     return jnp.nanmean(now.quantities["drift"], where=honest)
@@ -415,6 +454,10 @@ def _client_drift(now: Snapshot) -> Array:
 
 def _participation(now: Snapshot) -> Array:
     return now.quantities["participants"] > 0
+
+
+def _timeline(now: Snapshot) -> Array:
+    return jnp.stack([now.quantities[f"clock.{name}"] for name in PHASES], axis=1)
 
 
 def _graph_of_honest(now: Snapshot) -> Any:
@@ -547,6 +590,21 @@ participation = Metric(
     dims=("client",),
     bounds=(0.0, 1.0),
 )
+#: The recorded round of each client on a clock, ``[K, 5]``, NaN for clients that do not take part:
+#: the second at which it began, the seconds of its download, computations and upload, as far as it
+#: got, and whether its message arrived (1 or 0). :func:`fljax.plotting.timeline` draws it.
+timeline = Metric(
+    "timeline",
+    _timeline,
+    "parts of clients' rounds",
+    needs={f"clock.{name}" for name in PHASES},
+    dims=("client", "phase"),
+)
+#: The bits so far on each level of a hierarchy (:class:`~fljax.graphs.Tree`), ``[levels, 3]``: the
+#: first level is between clients and edges, the second between edges and the servers above them,
+#: and so on; sent up, sent down, and between edges of a graph. They are rounded to the precision in
+#: use; ``bits`` is their exact sum.
+level_bits = Metric("level_bits", _level_bits, "bits of a level", dims=("level", "direction"))
 #: ``sum_{k,l} a_kl ||w_k - w_l||^2`` over the edges (Jung 2025, (33)).
 total_variation = Metric(
     "total_variation", _total_variation, "total variation", decibel=True, needs={"graph"}
@@ -575,6 +633,8 @@ METRICS = {
         client_drift,
         participation,
         signal_to_noise,
+        timeline,
+        level_bits,
         total_variation,
     )
 }

@@ -453,9 +453,10 @@ class _Flip:
     feature: int
 
     def __call__(self, now: Snapshot) -> Array:
-        if getattr(now.state, "held_out", None) is not None:
+        if getattr(now.state, "held_out", None) is not None or now.predict is not None:
             raise ValueError(
-                "predictions of learners for other data are not known; leave this metric out."
+                "the models' predictions for other data are not known of an algorithm that makes "
+                "predictions itself; leave this metric out."
             )
 
         def pair(test: Problem) -> _Pair:

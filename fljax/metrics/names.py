@@ -16,8 +16,12 @@ TRAFFIC = (*COUNTS, "bits")
 COMPUTED = ("gradients", "proximal")
 
 
+#: Variables of runs on a clock.
+TIMES = ("seconds", "joules")
+
+
 #: Variables that can be the x axis of curves, besides rounds and seconds.
-EFFORTS = (*TRAFFIC, *COMPUTED)
+EFFORTS = (*TRAFFIC, *COMPUTED, "joules")
 
 
 #: Variables that are recorded once a run instead of in every recorded round.
@@ -26,6 +30,7 @@ PER_RUN = (
     *("rounding", "release_rho", "unusable_samples", "gaussian_noise", "clipped"),
     "connected",
     "same_objective",
+    *("in_time", "stood_still", "miscounted", "fastest_seconds"),
     *("first_step", "step_bound"),
     *("noise_multiplier", "sampling_rate", "drawn_from", "update_clip"),
     *("label_distance", "effective_classes", "size_variation", "largest_share", "holders"),
@@ -33,8 +38,11 @@ PER_RUN = (
 
 
 #: Variables that are recorded once a run for every client: its privacy ledger, and its number of
-#: samples where a partition is drawn.
-PER_CLIENT = ("client_rho", "client_epsilon", "client_delta", "client_releases", "client_samples")
+#: samples where a partition is drawn; on a clock, its times and energy.
+PER_CLIENT = (
+    *("client_rho", "client_epsilon", "client_delta", "client_releases", "client_samples"),
+    *("client_busy_seconds", "client_idle_seconds", "client_joules"),
+)
 
 
 #: Variables that are recorded once a run for every client and class.
@@ -50,4 +58,5 @@ PER_STATISTIC = ("network_state", "client_network_state")
 RESERVED = (
     *("seed", "round", "client", "class", "parameter", "method", "tolerance", "drop"),
     *("model", "done", "stopped", *PER_RUN, *PER_CLIENT, *PER_CLASS, *PER_STATISTIC, *EFFORTS),
+    *TIMES,
 )

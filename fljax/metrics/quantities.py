@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Array, Float
 
 from fljax._core.annotations import check_fields
+from fljax.clock.round_clock import PHASES
 from fljax.graphs import Graph
 from fljax.link import Link
 from fljax.problems import Loss, Problem
@@ -29,6 +30,8 @@ class Setting(Protocol):
     def network(self) -> Any: ...
     @property
     def privacy(self) -> Any: ...
+    @property
+    def clock(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,17 @@ def _drift(algorithm: str, link: Link) -> Array:
     return link.drift
 
 
+def _phase(name: str) -> Quantity:
+    """A part of each client's round on a clock."""
+
+    def lacking(simulation: Setting, problem: Problem | Stream) -> str:
+        if simulation.clock is not None:
+            return ""
+        return "a clock; give the simulation clock=fljax.clock.Synchronous(...), or another"
+
+    return Quantity(lacking, lambda algorithm, link: link.phases[name])
+
+
 #: All quantities by name, in the order in which a simulation is checked for them.
 QUANTITIES: dict[str, Quantity] = {
     #: The true models of the problem's tasks.
@@ -176,4 +190,7 @@ QUANTITIES: dict[str, Quantity] = {
     "participants": Quantity(_lacking_clients, _participants),
     #: ``||w_k - w||^2`` after the local steps of participants from the server's model ``w``.
     "drift": Quantity(_lacking_nothing, _drift),
+    #: When each client began its part of the round on a clock, how long its download, its
+    #: computations and its upload took, and whether its message arrived.
+    **{f"clock.{name}": _phase(name) for name in PHASES},
 }

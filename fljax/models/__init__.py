@@ -5,13 +5,15 @@ to read first; :mod:`~fljax.models.adapters` adapts other libraries' networks, a
 :mod:`~fljax.models.builtin_networks` has some that need no library, and
 :mod:`~fljax.models.published_networks` those of papers, by flax; :mod:`~fljax.models.low_rank` adds
 adapters to any of them, and :mod:`~fljax.models.several_networks` gives clients networks of several
-sizes or kinds. Their data, losses and gradients are in :mod:`fljax.problems.model`.
+sizes or kinds; :mod:`~fljax.models.model_files` writes trained models to files. Their data, losses
+and gradients are in :mod:`fljax.problems.model`.
 """
 
 from fljax.models.adapters import equinox, haiku, headed, linen, nnx, plain
 from fljax.models.architecture import Architecture, Layout, layout_of
 from fljax.models.builtin_networks import Autoencoder, autoencoder, cnn, mlp
 from fljax.models.low_rank import lora
+from fljax.models.model_files import load, save
 from fljax.models.published_networks import dropout_cnn, lenet, lstm, resnet, transformer, vgg
 from fljax.models.several_networks import nested, several
 
@@ -28,6 +30,7 @@ __all__ = [
     "layout_of",
     "lenet",
     "linen",
+    "load",
     "lora",
     "lstm",
     "mlp",
@@ -35,6 +38,7 @@ __all__ = [
     "nnx",
     "plain",
     "resnet",
+    "save",
     "several",
     "transformer",
     "vgg",

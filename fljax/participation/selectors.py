@@ -273,7 +273,7 @@ class Cyclic(Selector):
             check_probability_field(self, "fraction")
 
     def check(self, clients: int, network: object = None) -> None:
-        _check_subset("cohorts", self.cohorts, clients)
+        check_subset("cohorts", self.cohorts, clients)
 
     def choose(
         self, key: Array, available: Available, network: object, round: Array | int = 1
@@ -337,7 +337,7 @@ class _Counted(Selector):
         checks.count("count", self.count)
 
     def check(self, clients: int, network: object = None) -> None:
-        _check_subset(self.argument, self.count, clients)
+        check_subset(self.argument, self.count, clients)
 
     def most(self, clients: int) -> int:
         return min(self.count, clients)
@@ -575,7 +575,7 @@ class PowerOfChoice(ByLoss, _Counted):
 
     def check(self, clients: int, network: object = None) -> None:
         super().check(clients, network)
-        _check_subset("candidates", self.candidates, clients)
+        check_subset("candidates", self.candidates, clients)
 
     def ask(
         self, key: Array, available: Bool[Array, " clients"], samples: Int[Array, " clients"]
@@ -733,7 +733,8 @@ def everyone_or(selector: type[_Counted], count: int | None) -> Selector:
     return selector(count)
 
 
-def _check_subset(name: str, count: int, clients: int) -> None:
+def check_subset(name: str, count: int, clients: int) -> None:
+    """Raise ``ValueError`` for more than all clients."""
     if count > clients:
         raise ValueError(
             f"{name} must be at most the {clients} clients of the problem, got {count}."

@@ -101,6 +101,11 @@ class Rotation(Shift):
         if self.quarters is None:
             return
         quarters = checks.filled("quarters", checks.as_integers(self.quarters))
+        if np.ndim(quarters) > 1:
+            raise ValueError(
+                "quarters must be one number or one for each client, got shape "
+                f"{np.shape(quarters)}; give a list of whole numbers."
+            )
         if not jnp.issubdtype(quarters.dtype, np.integer):
             raise ValueError(
                 f"quarters must be whole numbers of quarter turns, got {checks.shown(quarters)}."

@@ -15,6 +15,7 @@ from fljax.plotting.house_style import HOUSE, LOOKS, NOTE, save_figure, style
 from fljax.plotting.network_drawings import draw_graph, network_map
 from fljax.plotting.partition_charts import draw_partition
 from fljax.plotting.profiles import performance_profile
+from fljax.plotting.timelines import timeline
 
 __all__ = [
     "HOUSE",
@@ -29,6 +30,7 @@ __all__ = [
     "performance_profile",
     "save_figure",
     "style",
+    "timeline",
     "trade_off",
 ]
 

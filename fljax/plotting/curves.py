@@ -15,7 +15,7 @@ from fljax.metrics.definitions import Metric
 from fljax.metrics.names import EFFORTS
 from fljax.plotting import house_style
 from fljax.plotting.house_style import NOTE, SMALL_TEXT, style
-from fljax.results import statistics
+from fljax.results import statistics, times
 from fljax.results.tables import shown
 
 #: Largest number of legend entries that leaves room for the curves.
@@ -56,11 +56,15 @@ def learning_curves(
       row: the axis with one row of panels per value.
       x: ``"round"``; the communication until each round, the mean over seeds on a logarithmic axis:
         ``"bits"``, ``"bits_up"``, ``"bits_down"``, ``"scalars"`` or ``"messages"``; in the same
-        way ``"gradients"``, which :func:`fljax.compare` counts; or ``"seconds"``.
-      seconds_per_round: the duration of a round, for ``x="seconds"``: a number, or one for each
-        value of some axes of the dataset. A simulation has no clock, and delays are given in
-        rounds. For rounds of different durations supply the time until each round as the variable
-        ``"seconds"``: ``dataset.assign(seconds=0.2 * dataset["round"] + dataset["bits"] / 1e6)``.
+        way ``"gradients"``, which :func:`fljax.compare` counts, and the energy of runs on a clock,
+        ``"joules"``; or the time, ``"seconds"``. Where seeds have their records at different
+        times, the mean and its band are over all of them at each time, the value of a seed being
+        that of its last record; a curve begins when each seed has a record, and ends with the seed
+        that ends first.
+      seconds_per_round: the duration of a round, for ``x="seconds"`` of simulations without a
+        clock: a number, or one for each value of some axes of the dataset. For rounds of different
+        durations supply the time until each round as the variable ``"seconds"``:
+        ``dataset.assign(seconds=0.2 * dataset["round"] + dataset["bits"] / 1e6)``.
       labels: names for the legend and titles, by value of an axis; others are shown as they are.
       level: confidence level.
       legend: whether to draw a legend.
@@ -71,7 +75,8 @@ def learning_curves(
 
     Raises:
       ValueError: an unknown metric or axis, an axis that is neither drawn nor selected, or one that
-        is drawn twice; nothing to plot; seconds that are missing or not positive.
+        is drawn twice; nothing to plot; seconds that are missing, not positive or given twice;
+        seeds that have no time in common.
 
     Example:
       >>> import numpy as np, xarray as xr
@@ -90,6 +95,12 @@ def learning_curves(
     elif seconds_per_round is not None:
         raise ValueError(f"seconds_per_round is for x='seconds', got x={x!r}; leave one out.")
     checks.choice("x axis", x, ("round", *(n for n in EFFORTS if n in dataset), "seconds"))
+    if x == "joules" and not (dataset[x] > 0).any():
+        raise ValueError(
+            "devices of these runs use no energy; give Devices(watts=..., joules_per_bit=...)."
+        )
+    if x == "seconds":
+        dataset = _over_time(dataset, drawable(dataset, metric))
     return _curves(dataset, metric, "round", (hue, col, row), ax, labels, level, legend, x)
 
 
@@ -159,15 +170,23 @@ def _with_seconds(dataset: xr.Dataset, seconds: float | xr.DataArray | None) -> 
     """Add the seconds until each round.
 
     Raises:
-      ValueError: no duration of a round, or none for some value of an axis.
+      ValueError: no duration of a round, or none for some value of an axis; one for runs on a
+        clock.
     """
     if seconds is None:
-        if "seconds" not in dataset or "round" not in dataset["seconds"].dims:
+        if "seconds" not in dataset:
             raise ValueError(
-                "a simulation has no clock: say how long a round takes, seconds_per_round=..., or "
-                "the time until each, dataset.assign(seconds=...), over 'round'."
+                "these runs have no clock: give one to the simulation, Simulation(clock="
+                "fljax.clock.Synchronous(...)), or say how long a round takes, "
+                "seconds_per_round=..., or the time until each, dataset.assign(seconds=...), over "
+                "'round'."
             )
-        return dataset.assign(seconds=dataset["seconds"].assign_attrs(TIME_ATTRIBUTES))
+        return dataset.assign(seconds=times.seconds_of(dataset).assign_attrs(TIME_ATTRIBUTES))
+    if "client_busy_seconds" in dataset:
+        raise ValueError(
+            "these runs have a clock, which says how long each round takes; leave "
+            "seconds_per_round out."
+        )
     checks.positive("seconds_per_round", getattr(seconds, "values", seconds))
     coordinates = {str(dim): dataset[dim] for dim in dataset.dims if dim != "round"}
     axes = (
@@ -181,6 +200,22 @@ def _with_seconds(dataset: xr.Dataset, seconds: float | xr.DataArray | None) -> 
             order = ", ".join(map(shown, coordinates[dim].values))
             raise ValueError(f"seconds_per_round must be of each {dim}, in this order: {order}.")
     return dataset.assign(seconds=(dataset["round"] * seconds).assign_attrs(TIME_ATTRIBUTES))
+
+
+def _over_time(dataset: xr.Dataset, metric: str) -> xr.Dataset:
+    """A metric at times that all seeds have in common, where their records are at others."""
+    values = statistics.keep_finite(dataset, metric)
+    if "round" not in values.dims:
+        return dataset
+    counted = times.of_runs(dataset["seconds"], values)
+    if not times.differ(counted):
+        return dataset
+    at = times.in_common(counted)
+    drawn = {"seconds": at.assign_attrs(TIME_ATTRIBUTES)}
+    drawn[metric] = times.read(values, dataset["seconds"], at).assign_attrs(dataset[metric].attrs)
+    drawn = {name: variable.rename(point="round") for name, variable in drawn.items()}
+    # Other variables, such as the privacy ledger, remain at their rounds.
+    return dataset.drop_vars(drawn).rename(round="record").assign(drawn)
 
 
 def _curves(dataset, metric, x, axes, ax, labels, level, legend, against) -> Axes | Any:

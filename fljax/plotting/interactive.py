@@ -20,7 +20,7 @@ from fljax.metrics.names import COMPUTED
 from fljax.plotting.house_style import look_of
 from fljax.privacy.coverage import ledger_of, not_covered
 from fljax.privacy.promises import assumptions
-from fljax.results import statistics
+from fljax.results import statistics, times
 from fljax.results.tables import Table, rounded, shown
 from fljax.results.warnings import reasons
 
@@ -36,7 +36,11 @@ MOST_LETTERS = 32
 MOST_BELOW = 12
 
 #: Variables that can be the horizontal axis, besides the round.
-EFFORTS = ("bits", "messages", *COMPUTED, "seconds")
+EFFORTS = ("bits", "messages", *COMPUTED, "joules", "seconds")
+
+#: Number of times at which curves over time are computed where seeds have records at different
+#: times.
+POINTS = 200
 
 #: Variables with the privacy budget that a run has spent.
 SPENT = ("privacy_epsilon", "privacy_delta", "privacy_rho", "privacy_releases")
@@ -176,10 +180,15 @@ def page(
 
 
 def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> dict[str, Any]:
-    """The figure for Plotly: for each curve the lower end of its band, the upper end, the mean."""
+    """The figure for Plotly: for each curve the lower end of its band, the upper end, the mean.
+
+    Where seeds have records at different times, a mean at a time is not that at a round; the same
+    curves over time then follow as further lines, of which one or the other are visible.
+    """
     metrics = [str(name) for name in table.numbers["metric"].values]
     grid = table.axes
-    x_values = _horizontal(dataset, grid)
+    of_times = _at_times(dataset, metrics)
+    x_values = _horizontal(dataset.drop_vars("seconds") if of_times else dataset, grid)
     scaled = [
         (name, decibel)
         for name in metrics
@@ -187,30 +196,49 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
     ]
     # Each curve has its first arrays, and others for each entry of the menus.
     arrays = 3 + 5 * (1 + len(scaled)) + 3 * len(x_values)
-    _check_size({axis: dataset.sizes[axis] for axis in grid}, dataset.sizes["round"], arrays)
-    numbers = {
-        name: statistics.summary(dataset, name, table.numbers.attrs["level"]).transpose(
-            *grid, "round"
-        )
-        for name in metrics
-    }
+    over_time = POINTS * (6 + 5 * (1 + len(scaled))) if of_times else 0
+    _check_size(
+        {axis: dataset.sizes[axis] for axis in grid}, dataset.sizes["round"], arrays, over_time
+    )
+    level = table.numbers.attrs["level"]
+    parts = [
+        {name: statistics.summary(d, name, level).transpose(*grid, "round") for name in metrics}
+        for d in (dataset, *of_times)
+    ]
+    numbers = parts[0]
     entries = []
     for name, decibel in scaled:
         # Other numbers of a metric in dB are positive, and are read on a logarithmic axis.
         scale = SCALES[statistics.is_decibel(dataset, name) and not decibel]
         label = statistics.label_of(dataset, name, decibel)
         shapes = _line_at(target, name, decibel)
-        entries.append((label, scale, _vertical(numbers[name], decibel), {"shapes": shapes}))
+        vertical = _joined([_vertical(part[name], decibel) for part in parts])
+        entries.append((label, scale, vertical, {"shapes": shapes}))
     names = _names(dataset, grid, numbers[metrics[0]])
     is_long = max(map(len, names)) > MOST_LETTERS and len(names) <= MOST_BELOW
     below = {"orientation": "h", "y": -0.15} if is_long else {}
     first_label, _, first, layout = entries[0]
-    x_label, _, rounds = x_values[0]
+    horizontal: list[tuple[str, str, dict[str, Any]]] = [
+        (label, scale, {"x": _of_lines(rows)}) for label, scale, rows in x_values
+    ]
+    rounds = [x_values[0][2][0].tolist()] * (3 * len(names))
+    lines = [*_traces(names, numbers[metrics[0]].attrs["seeds"])]
+    if of_times:
+        seconds = _rows_of(of_times[0]["seconds"], dataset, grid)
+        at = _of_lines(np.broadcast_to(seconds, (len(names), POINTS)), several=True)
+        by_round = [True] * len(lines) + [False] * len(lines)
+        for _, _, shown_arrays in horizontal:
+            shown_arrays["visible"] = by_round
+        label = statistics.with_unit(of_times[0]["seconds"])
+        arrays_of_times = {"x": [[]] * len(lines) + at, "visible": by_round[::-1]}
+        horizontal.append((label, SCALES[0], arrays_of_times))
+        lines += [line | {"visible": False} for line in lines]
+        rounds = rounds + at
     traces = [
-        trace
-        | {"x": rounds[0].tolist(), "y": first["y"][i]}
+        line
+        | {"x": rounds[i], "y": first["y"][i]}
         | ({"customdata": first["customdata"][i]} if first["customdata"][i] else {})
-        for i, trace in enumerate(_traces(names, numbers[metrics[0]].attrs["seeds"]))
+        for i, line in enumerate(lines)
     ]
     return {
         "data": traces,
@@ -219,23 +247,56 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
             "height": 620,
             "margin": {"t": 110, "l": 80, "r": 20, "b": 60},
             "hovermode": "closest",
-            "xaxis": _axis(x_label),
+            "xaxis": _axis(x_values[0][0]),
             "yaxis": _axis(first_label),
             "legend": {"title": {"text": _plain(_grid_label(dataset, grid))}} | below,
-            "updatemenus": _menus(entries, x_values),
+            "updatemenus": _menus(entries, horizontal),
         }
         | layout,
         "config": {"responsive": True, "displaylogo": False},
     }
 
 
-def _check_size(sizes: Mapping[str, int], rounds: int, arrays: int) -> None:
+def _at_times(dataset: xr.Dataset, metrics: Sequence[str]) -> list[xr.Dataset]:
+    """The metrics at times that all seeds have in common, in place of rounds; nothing where no
+    clock says these, or seeds have them in common already.
+    """
+    if "seconds" not in dataset.variables or "round" not in dataset["seconds"].dims:
+        return []
+    seconds = times.seconds_of(dataset)
+    values = {name: statistics.keep_finite(dataset, name) for name in metrics}
+    counted = times.of_runs(seconds, values[metrics[0]])
+    if not times.differ(counted):
+        return []
+    at = times.in_common(counted, POINTS)
+    read = {
+        name: times.read(part, seconds, at).assign_attrs(dataset[name].attrs)
+        for name, part in values.items()
+    }
+    read["seconds"] = at.assign_attrs(dataset["seconds"].attrs)
+    by_run = dataset.drop_dims("round")
+    return [by_run.assign({name: part.rename(point="round") for name, part in read.items()})]
+
+
+def _joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """The arrays of all lines, those of each part after another."""
+    return {key: [array for part in parts for array in part[key]] for key in parts[0]}
+
+
+def _of_lines(rows: np.ndarray, several: bool = False) -> list[list[float | None]]:
+    """The numbers of all lines, three for each curve; one row is that of all lines."""
+    each = 3 if several or len(rows) > 1 else 1
+    return [_finite(row) for row in np.repeat(rows, each, axis=0)]
+
+
+def _check_size(sizes: Mapping[str, int], rounds: int, arrays: int, over_time: int = 0) -> None:
     """Raise ``ValueError`` for more than a page shows.
 
     Args:
       sizes: of the axes of the grid.
       rounds: number of records.
       arrays: for each curve, with a number for each record.
+      over_time: further numbers of each curve.
     """
     curves = math.prod(sizes.values())
     if curves > MOST_CURVES:
@@ -245,7 +306,7 @@ def _check_size(sizes: Mapping[str, int], rounds: int, arrays: int) -> None:
             f"results.sel({max(sizes, key=lambda axis: sizes[axis])}=[...]), or the best of each "
             "with fljax.best."
         )
-    numbers = curves * rounds * arrays
+    numbers = curves * (rounds * arrays + over_time)
     if numbers > MOST_NUMBERS:
         every = -(-numbers // MOST_NUMBERS)
         raise ValueError(
@@ -264,16 +325,21 @@ def _horizontal(dataset: xr.Dataset, grid: Sequence[str]) -> list[tuple[str, str
     for name in EFFORTS:
         if name not in dataset.variables or "round" not in dataset[name].dims:
             continue
-        values = dataset[name].astype(float)
-        values = values.mean("seed") if "seed" in values.dims else values
-        missing = [axis for axis in grid if axis not in values.dims]
-        values = values.expand_dims({axis: dataset.sizes[axis] for axis in missing})
-        rows = values.transpose(*grid, "round").values.reshape(-1, dataset.sizes["round"])
+        rows = _rows_of(dataset[name], dataset, grid)
         if (rows > 0).any():  # else it was not counted, or nothing was sent
             shared = np.array_equal(rows, np.broadcast_to(rows[0], rows.shape), equal_nan=True)
             label = statistics.with_unit(dataset[name])
-            axes.append((label, SCALES[1], rows[:1] if shared else rows))
+            axes.append((label, SCALES[name != "seconds"], rows[:1] if shared else rows))
     return axes
+
+
+def _rows_of(values: xr.DataArray, dataset: xr.Dataset, grid: Sequence[str]) -> np.ndarray:
+    """A variable of all curves, ``[H, T]``, the mean over seeds."""
+    values = values.astype(float)
+    values = values.mean("seed") if "seed" in values.dims else values
+    missing = [axis for axis in grid if axis not in values.dims]
+    values = values.expand_dims({axis: dataset.sizes[axis] for axis in missing})
+    return values.transpose(*grid, "round").values.reshape(-1, values.sizes["round"])
 
 
 def _vertical(numbers: xr.Dataset, decibel: bool) -> dict[str, list[Any]]:
@@ -358,7 +424,7 @@ def _line_at(target: Mapping[str, float], metric: str, decibel: bool) -> list[di
 
 def _menus(
     entries: Sequence[tuple[str, str, dict[str, Any], dict[str, Any]]],
-    x_values: Sequence[tuple[str, str, np.ndarray]],
+    x_values: Sequence[tuple[str, str, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
     """The menus above the figure: the metric, the horizontal axis, and the scales of both axes.
 
@@ -377,13 +443,8 @@ def _menus(
         for label, scale, arrays, layout in entries
     ]
     horizontal = [
-        _button(
-            label,
-            # One row is that of all lines; others are each of the three lines of a curve.
-            {"x": [_finite(row) for row in np.repeat(rows, 3 if len(rows) > 1 else 1, axis=0)]},
-            shows("xaxis", label, scale, X_SCALE),
-        )
-        for label, scale, rows in x_values
+        _button(label, arrays, shows("xaxis", label, scale, X_SCALE))
+        for label, scale, arrays in x_values
     ]
     scales = [
         [_button(f"{scale} {axis[0]}", {}, {f"{axis}.type": scale}) for scale in SCALES]

@@ -208,6 +208,7 @@ class Model(Problem):
       rest: filled by :meth:`training_only`.
       assignment: filled by :meth:`assigning`.
       evaluated_network: filled by :meth:`assigning`.
+      full: filled within a run: whether it is known that no sample of any client is padding.
       clip: bound on every per-sample gradient, as in :class:`Problem`. Where layers multiply, a
         step costs about twice one without: their gradients are not formed sample by sample.
       initial: initial parameters, as drawn by :meth:`initialized`; a network does not start at
@@ -244,6 +245,7 @@ class Model(Problem):
     rest: Float[Array, " rest"] | None = field(default=None, kw_only=True)
     assignment: Int[Array, " clients"] | None = field(default=None, kw_only=True)
     evaluated_network: int | None = static(default=None, kw_only=True)
+    full: bool = static(default=False, kw_only=True)
 
     linear: ClassVar[bool] = False
 
@@ -1025,12 +1027,15 @@ class Model(Problem):
 
         :func:`fljax.run` reads the participants of the next round while the device computes this
         one, so that memory holds a few cohorts for any number of clients; states that an
-        algorithm keeps of each client stay in the host's memory, or in a file. All draws are those
-        of a run from memory with the same key, and its numbers but for rounding. It takes
-        algorithms whose clients learn and speak only when they participate, and selectors that
-        choose participants without looking at models (``clients_per_round=``,
-        :class:`~fljax.participation.Drawn`, :class:`~fljax.participation.Cyclic`,
-        :class:`~fljax.participation.Unequal`).
+        algorithm keeps of each client stay in the host's memory, or in a file. :func:`fljax.sweep`
+        reads a cohort once for all grid points that share it. All draws are those of a run from
+        memory with the same key, and its numbers but for rounding. It takes algorithms whose
+        clients learn and speak only when they participate, and selectors that choose participants
+        without looking at models (``clients_per_round=``, :class:`~fljax.participation.Drawn`,
+        :class:`~fljax.participation.Cyclic`, :class:`~fljax.participation.Unequal`, or
+        :class:`~fljax.participation.Fraction`, under which batches are drawn otherwise than in
+        memory). Where padding clients to the largest one would at least double the samples of a
+        round, they are a pool, as in :meth:`from_pool`.
 
         Args:
           population: an :class:`fljax.data.Population`.
@@ -1307,8 +1312,9 @@ class Model(Problem):
         return self
 
     def prepare(self) -> "Model":
-        """The same problem, with JAX arrays."""
-        return jax.tree.map(jnp.asarray, self)
+        """The same problem, with JAX arrays, and what is known of its numbers of samples."""
+        full = checks.is_concrete(self.weights) and bool(np.all(np.asarray(self.weights) > 0))
+        return replace(jax.tree.map(jnp.asarray, self), full=full)
 
     # One client ----------------------------------------------------------------------------------
 
@@ -1801,11 +1807,13 @@ class PopulationModel(OnDisk, Model):
       population: the clients.
       evaluated: ``[J]``, the clients whose samples metrics read.
       view: the problem of these, in memory, with held-out data of each if there are some.
+      padded: whether a round's samples are padded to the largest client whatever that takes.
     """
 
     population: Population = static(kw_only=True)
     evaluated: tuple[int, ...] = static(default=(), kw_only=True)
     view: Model | None = None
+    padded: bool = static(default=False, kw_only=True)
 
     made: ClassVar[type[Problem]] = Model
 

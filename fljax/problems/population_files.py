@@ -49,6 +49,15 @@ class CohortSamples(NamedTuple):
     sizes: np.ndarray  # [M]  numbers of samples; what comes after them repeats the last one
 
 
+class PooledSamples(NamedTuple):
+    """The samples of some clients of a population, one client's after the other's."""
+
+    features: np.ndarray  # [R, ...]
+    targets: np.ndarray  # [R, ...]
+    starts: np.ndarray  # [M]  the first row of each
+    sizes: np.ndarray  # [M]  numbers of samples; zero where a client is listed again
+
+
 class Population:
     """The clients of a population on disk, opened.
 
@@ -100,6 +109,7 @@ class Population:
                 f"the population in {str(self.folder)!r} was changed since it was written: "
                 f"{MANIFEST}, clients.npy or names.json are not what they were; write it again."
             )
+        self._most_samples: dict[int, int] = {}
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
         self._features = _Samples(self.folder / "features.npy", about["features"], self._starts)
         self._targets = _Samples(self.folder / "targets.npy", about["targets"], self._starts)
@@ -175,13 +185,7 @@ class Population:
           IndexError: a number without a client.
           ValueError: samples that were changed since they were written.
         """
-        numbers = np.asarray(clients)
-        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-            raise TypeError(f"clients must be a list of numbers, got {checks.shown(clients)}.")
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            raise IndexError(
-                f"clients are numbered from 0 to {len(self) - 1}, got {checks.shown(clients)}."
-            )
+        numbers = self._numbers(clients)
         shape = len(numbers), self.largest
         features = np.empty((*shape, *self._features.shape), self._features.dtype)
         targets = np.empty((*shape, *self._targets.shape), self._targets.dtype)
@@ -194,6 +198,46 @@ class Population:
                 targets[row, size - 1],
             )
         return CohortSamples(features, targets, sizes)
+
+    def _numbers(self, clients: Any) -> np.ndarray:
+        numbers = np.asarray(clients)
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise TypeError(f"clients must be a list of numbers, got {checks.shown(clients)}.")
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            raise IndexError(
+                f"clients are numbered from 0 to {len(self) - 1}, got {checks.shown(clients)}."
+            )
+        return numbers
+
+    def most_samples(self, clients: int) -> int:
+        """The largest number of samples that so many clients have together."""
+        if clients not in self._most_samples:
+            sizes = np.partition(self.sizes, len(self) - clients)
+            self._most_samples[clients] = int(sizes[len(self) - clients :].sum())
+        return self._most_samples[clients]
+
+    def read_pooled(self, clients: Sequence[int] | np.ndarray) -> PooledSamples:
+        """The samples of some clients, each client's once, in the :meth:`most_samples` rows that
+        any so many clients need at most; the last ones are zeros.
+
+        Args:
+          clients: ``[M]``, their numbers.
+
+        Raises:
+          IndexError, TypeError, ValueError: as :meth:`read`.
+        """
+        numbers = self._numbers(clients)
+        rows = self.most_samples(len(numbers))
+        features = np.zeros((rows, *self._features.shape), self._features.dtype)
+        targets = np.zeros((rows, *self._targets.shape), self._targets.dtype)
+        sizes = np.zeros(len(numbers), np.int64)
+        firsts = np.unique(numbers, return_index=True)[1]
+        sizes[firsts] = self.sizes[numbers[firsts]]
+        starts = np.cumsum(sizes) - sizes
+        for row in np.sort(firsts).tolist():
+            part = slice(starts[row], starts[row] + sizes[row])
+            self._read(int(numbers[row]), features[part], targets[part])
+        return PooledSamples(features, targets, starts, sizes)
 
     def _read(self, client: int, features: np.ndarray, targets: np.ndarray) -> None:
         """Fill arrays with the samples of a client."""

@@ -14,8 +14,12 @@ from fljax._core.annotations import checked
 from fljax._core.cohort_rows import Rows, rows_of
 from fljax._core.module import float_dtype, module, replace, static
 from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
-from fljax.problems.population_files import CohortSamples, Population
+from fljax.problems.pool import PooledRows, tile_size
+from fljax.problems.population_files import PooledSamples, Population
 from fljax.problems.problem import HeldOutData, Problem, check_test, from_clients
+
+#: A round's samples are a pool where padding would take so many times as many.
+PADDING = 2
 
 #: The data of a problem.
 DATA = ("features", "targets", "weights")
@@ -27,6 +31,7 @@ class OnDisk(Problem):
     population: Population
     evaluated: tuple[int, ...]
     view: Any  # the problem of these clients, or None
+    padded: bool
 
     on_disk: ClassVar[bool] = True
     made: ClassVar[type[Problem]] = Problem
@@ -46,14 +51,29 @@ class OnDisk(Problem):
         """The data of a round without participants."""
         return {n: Rows(n, None, rows, self.clients) for n, rows in self.shapes(0).items()}
 
-    def shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes and types of :meth:`arrays` for a number of clients."""
+    def shapes(self, count: int) -> dict[str, Any]:
+        """The shapes and types of :meth:`read` for a number of clients."""
         (x, x_type), (y, y_type) = self.population.features, self.population.targets
         features = x, self._type("features", x_type)
         kinds = features, (y, self._type("targets", y_type)), ((), float_dtype())
         leading = count, self.population.largest
-        rows = [jax.ShapeDtypeStruct((*leading, *shape), dtype) for shape, dtype in kinds]
+        rows: list[Any] = [
+            jax.ShapeDtypeStruct((*leading, *shape), dtype) for shape, dtype in kinds
+        ]
+        if self._is_pooled(count):
+            size = self.population.most_samples(count)
+            pool = jax.ShapeDtypeStruct((size, *x), features[1])
+            numbers = jax.ShapeDtypeStruct(leading, np.dtype(np.int32))
+            rows[0] = PooledRows(pool, numbers, tile_size(count, self.samples, size))
         return dict(zip(DATA, rows, strict=True))
+
+    def _is_pooled(self, count: int) -> bool:
+        """Whether the samples of a number of clients are a pool in a round: where padding each
+        client to the largest one would take several times as many.
+        """
+        if not count or self.padded or self.mixes_samples:  # normalized over padded samples
+            return False
+        return count * self.samples >= PADDING * self.population.most_samples(count)
 
     def _type(self, name: str, dtype: np.dtype) -> np.dtype:
         """The type of data in a round: whole numbers stay whole where the network or the loss takes
@@ -74,16 +94,28 @@ class OnDisk(Problem):
     def dtype(self) -> np.dtype:
         return float_dtype()
 
-    def arrays(self, cohort: CohortSamples) -> dict[str, np.ndarray]:
+    def read(self, clients: np.ndarray) -> dict[str, Any]:
         """The data of some clients as a round gets them: features, targets and weights.
 
         Raises:
           ValueError: numbers that the precision of the run cannot hold, targets that are not labels
             of the loss.
         """
-        real = np.arange(self.samples) < cohort.sizes[:, None]
-        weights = np.where(real, 1 / cohort.sizes[:, None], 0).astype(float_dtype())
-        data = {"features": cohort.features, "targets": cohort.targets}
+        is_pooled = self._is_pooled(len(clients))
+        reader = self.population.read_pooled if is_pooled else self.population.read
+        cohort = reader(clients)
+        sizes = cohort.sizes[:, None]
+        position = np.arange(self.samples)
+        real = position < sizes
+        weights = np.where(real, 1 / np.maximum(sizes, 1), 0).astype(float_dtype())
+        rows = None
+        targets = cohort.targets
+        if isinstance(cohort, PooledSamples):
+            # As in memory, what comes after a client's samples repeats the last one.
+            last = np.maximum(sizes - 1, 0)
+            rows = np.minimum(cohort.starts[:, None] + np.minimum(position, last), len(targets) - 1)
+            targets = targets[rows]
+        data = {"features": cohort.features, "targets": targets}
         with np.errstate(over="ignore"):  # infinite numbers are named below
             arrays = {n: a.astype(self._type(n, a.dtype), copy=False) for n, a in data.items()}
         for name, array in arrays.items():
@@ -91,7 +123,11 @@ class OnDisk(Problem):
                 checks.finite(f"{name} of the population", array)
         if type(self.loss).check_targets is not Loss.check_targets:
             self.loss.check_targets(arrays["targets"][real])
-        return arrays | {"weights": weights}
+        features: Any = arrays["features"]
+        if rows is not None:
+            tile = tile_size(len(rows), self.samples, len(features))
+            features = PooledRows(features, rows.astype(np.int32), tile)
+        return arrays | {"features": features, "weights": weights}
 
     def bare(self) -> Any:
         """The same problem without its data, as an argument of a compiled program."""
@@ -105,7 +141,7 @@ class OnDisk(Problem):
     def judged(self) -> Problem:
         return super().judged if self.view is None else self.view
 
-    def holding(self, numbers: Int[Array, " chosen"], data: Mapping[str, Array]) -> Any:
+    def holding(self, numbers: Int[Array, " chosen"], data: Mapping[str, Any]) -> Any:
         """The same problem in a round whose participants' data are these."""
         rows = {name: Rows(name, numbers, data[name], self.clients) for name in DATA}
         return replace(self, **rows)
@@ -173,11 +209,13 @@ class PopulationProblem(OnDisk, Problem):
       population: the clients.
       evaluated: ``[J]``, the clients whose samples metrics read.
       view: the problem of these, in memory, with held-out data of each if there are some.
+      padded: whether a round's samples are padded to the largest client whatever that takes.
     """
 
     population: Population = static(kw_only=True)
     evaluated: tuple[int, ...] = static(default=(), kw_only=True)
     view: Problem | None = None
+    padded: bool = static(default=False, kw_only=True)
 
     def validate(self) -> None:
         (x, _), (y, _) = self.population.features, self.population.targets

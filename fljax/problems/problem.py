@@ -706,7 +706,8 @@ class Problem:
         if not (checks.is_concrete(test) and checks.is_concrete(self.weights)):
             raise TypeError(
                 "how many samples of each client are held out is structure and cannot be traced; "
-                "wrap an axis of a sweep's grid in fljax.static([...]), and draw sizes before it."
+                "wrap an axis of a sweep's grid in fljax.static([...]), draw sizes before it; "
+                "where sizes are drawn in the run, give from_pool held_out= instead."
             )
         if self.test is not None or (self.tasks is not None and self.tasks.test is not None):
             raise ValueError("the problem has held-out data already; split one that has none.")

@@ -69,6 +69,15 @@ _DESCRIPTIONS = {
     "network_state": ("state of the networks at the end, such as running means", "1"),
     "client_network_state": ("state of the client's network at the end", "1"),
     "holders": ("largest number of clients that have a sample", "clients"),
+    "seconds": ("time", "s"),
+    "joules": ("energy of all clients so far", "J"),
+    "in_time": ("messages that arrived before the clock ended their round", "messages"),
+    "stood_still": ("whether no client would ever have been available again", "1"),
+    "miscounted": ("whether messages had other lengths than the clock expected", "1"),
+    "fastest_seconds": ("round of the fastest client, without variation", "s"),
+    "client_busy_seconds": ("time in which the client computed or communicated", "s"),
+    "client_idle_seconds": ("time in which it did not", "s"),
+    "client_joules": ("energy of the client", "J"),
     "largest_share": ("share of all samples that the largest client has", "1"),
 }
 

@@ -22,11 +22,13 @@ from fljax.metrics.definitions import METRICS, Metric
 from fljax.metrics.names import BOUNDS, PER_CLASS, PER_CLIENT, PER_RUN, PER_STATISTIC
 from fljax.privacy.coverage import ledger_of
 from fljax.privacy.promises import broken, not_counted
+from fljax.results.times import at_seconds, seconds_of
 from fljax.results.variances import variance_shares
 
 __all__ = [
     "LEVEL",
     "at_round",
+    "at_seconds",
     "best",
     "bootstrap",
     "decibels",
@@ -617,8 +619,8 @@ def until(
       metric: a variable of it, by name or as a :class:`~fljax.metrics.Metric`.
       target: the target value of the metric.
       of: the quantity to count: ``"round"``, the communication (``"bits"``, ``"messages"``, ...),
-        or another variable that has accumulated until each round; or the price of each of several
-        such quantities, whose sum is then the cost.
+        the time of runs on a clock (``"seconds"``), or another variable that has accumulated until
+        each round; or the price of each of several such quantities, whose sum is then the cost.
       window: number of records in the trailing mean; 1 is the first touch.
 
     Returns:
@@ -628,8 +630,8 @@ def until(
       joined.
 
     Raises:
-      ValueError: an unknown metric or cost, a negative price, results without a round axis, or a
-        window of more records than there are.
+      ValueError: an unknown metric or cost, seconds of runs without a clock, a negative price,
+        results without a round axis, or a window of more records than there are.
 
     Example:
       >>> import xarray as xr
@@ -650,6 +652,8 @@ def until(
     if not prices:
         raise ValueError("of={} counts nothing; give the price of at least one quantity.")
     for name, price in prices.items():
+        if name == "seconds":
+            seconds_of(dataset)
         checks.choice("cost", name, costs)
         checks.interval(f"price of {name}", price, at_least=0)
     parts = (price * dataset[name].astype(np.float64) for name, price in prices.items())

@@ -117,6 +117,38 @@ def _without_messages(dataset: "xarray.Dataset", built: Built) -> str:
     )
 
 
+def _none_in_time(dataset: "xarray.Dataset", built: Built) -> str:
+    if "in_time" not in dataset or not (late := dataset["in_time"] == 0).any():
+        return ""
+    fastest = ""
+    if "fastest_seconds" in dataset:
+        fastest = f": the fastest client takes {float(dataset['fastest_seconds'].min()):.3g} s"
+    return (
+        f"no message arrived in time in {int(late.sum())} of {_runs(dataset)} runs{fastest}. Give "
+        "the clock more time, or devices that are faster, available or do not fail."
+    )
+
+
+def _stood_still(dataset: "xarray.Dataset", built: Built) -> str:
+    if "stood_still" not in dataset or not (dataset["stood_still"] == 1).any():
+        return ""
+    return (
+        f"the intervals in which clients are available ended before "
+        f"{int((dataset['stood_still'] == 1).sum())} of {_runs(dataset)} runs, which then stood "
+        "still; give Intervals a period=, or run fewer rounds."
+    )
+
+
+def _miscounted(dataset: "xarray.Dataset", built: Built) -> str:
+    if "miscounted" not in dataset or not (dataset["miscounted"] == 1).any():
+        return ""
+    return (
+        "messages had other lengths than the algorithm's method `exchanged` says, by which the "
+        "clock determined when they arrive: the seconds are wrong. Let it return the numbers that "
+        "a participant sends and receives in a round, or None if they vary."
+    )
+
+
 def _nominal(dataset: "xarray.Dataset", built: Built) -> str:
     if "nominal" not in dataset or not (count := int(np.nansum(dataset["nominal"].values))):
         return ""
@@ -149,15 +181,16 @@ def _large_steps(dataset: "xarray.Dataset", built: Built) -> str:
     if "step_bound" not in dataset:
         return ""
     first, bound = same(dataset, "first_step", "step_bound")
-    above = ~(first <= bound)  # also where the bound is not a number
+    # Also where the bound is not a number, but not for algorithms of the grid that have no bound.
+    above = ~np.isnan(first) & ~(first <= bound)
     if not above.any():
         return ""
     sources = {simulation.algorithm.stability for simulation, _ in built} - {""}
     source = f" of the theory ({'; '.join(sorted(sources))})" if sources else " of the theory"
     return (
         f"{int(above.sum())} of {_runs(dataset)} runs have a step size up to "
-        f"{float(dataset['first_step'].max()):.3g}, above the bound "
-        f"{float(dataset['step_bound'].min()):.3g}{source}: "
+        f"{float(np.max(first[above])):.3g}, above the bound "
+        f"{float(np.fmin.reduce(bound[above])):.3g}{source}: "
         "their errors may not settle. Take a smaller step."
     )
 
@@ -195,6 +228,9 @@ CHECKS: tuple[tuple[type[Warning], Callable[["xarray.Dataset", Built], str]], ..
     (DivergenceWarning, _diverged),
     (MetricWarning, _undefined_metrics),
     (AssumptionWarning, _without_messages),
+    (AssumptionWarning, _none_in_time),
+    (AssumptionWarning, _stood_still),
+    (AssumptionWarning, _miscounted),
     (AssumptionWarning, _nominal),
     (AssumptionWarning, _unusable_samples),
     (AssumptionWarning, _clipped),

@@ -59,6 +59,9 @@ OPTIONS = (
     "jax_threefry_partitionable",
 )
 
+#: The arrays of a checkpoint that hold the state that an algorithm keeps of clients.
+CHECKPOINT_OF_CLIENTS = ("known", "checksums", "changed", "changed_rows")
+
 #: The files of a run's folder; the first marks a folder as one of a run.
 MARK = "run.json"
 CHECKPOINT = "checkpoint.npz"
@@ -125,7 +128,7 @@ class RunFolder:
             result = function()
         except Exception as error:
             failure = error
-        succeeded = _from_each_process(failure is None)
+        succeeded = from_each_process(failure is None)
         if failure is not None:
             raise failure
         if not succeeded.all():
@@ -137,7 +140,7 @@ class RunFolder:
         checkpoint = self._in_all_processes(self._load)
         if self.together:
             number = -1 if checkpoint is None else int(checkpoint["number"])
-            if len(set(_from_each_process(number).tolist())) > 1:
+            if len(set(from_each_process(number).tolist())) > 1:
                 raise StoreError(
                     f"the processes of this run find different checkpoints in {self.path}; take a "
                     "folder on a file system that they share."
@@ -194,7 +197,7 @@ class RunFolder:
         self.written = time.monotonic()
 
 
-def _from_each_process(value: int) -> np.ndarray:
+def from_each_process(value: int) -> np.ndarray:
     """Each process's number."""
     return np.ravel(multihost_utils.process_allgather(np.int32(value)))
 
@@ -269,7 +272,7 @@ def restore(
     records = [{n: np.asarray(a[i]) for n, a in recorded.items()} for i in range(count)]
     clients = len(states.stored)
     states.stored = np.unpackbits(checkpoint["known"], count=clients).astype(bool)
-    if states.record_size:
+    if len(checkpoint["checksums"]):  # of a file
         states.crc = np.zeros(clients, np.uint32)
         states.crc[states.stored] = checkpoint["checksums"]
     changed = checkpoint["changed"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 
-from fljax import algorithms, privacy
+from fljax import algorithms, clock, privacy
 from fljax._core import checks
 from fljax.link import aggregation, attacks
 from fljax.privacy import ZCDP, ApproximateDP
@@ -16,7 +16,7 @@ from fljax.simulation.scenario import Simulation
 _PRIVACY = {ZCDP: ("bun2016",), ApproximateDP: ("dwork2014",)}
 
 #: Public modules whose classes state references.
-_MODULES = (algorithms, privacy, aggregation, attacks)
+_MODULES = (algorithms, privacy, aggregation, attacks, clock)
 
 
 @functools.cache

@@ -4,12 +4,17 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax._core import checks
 from fljax.algorithms import REGISTRY, Algorithm, Needs
+from fljax.clock.adaptive_clocks import AdaptiveTiers
+from fljax.clock.clocks import Asynchronous, Clock, FirstArrivals, RoundBasedClock, Ticks
 from fljax.graphs import Graph
 from fljax.graphs.federation import Federation, Network
+from fljax.graphs.hierarchies import Tree
 from fljax.link import (
     Compressor,
     DelayLaw,
@@ -23,10 +28,10 @@ from fljax.link.aggregation import Aggregator
 from fljax.link.attacks import Attack
 from fljax.models.low_rank import LowRank
 from fljax.participation.patterns import Pattern
-from fljax.participation.selectors import ByLoss, Selector
+from fljax.participation.selectors import ByLoss, Everyone, Selector
 from fljax.privacy import GradientMechanism, Notion, ServerMechanism
 from fljax.privacy.mechanism import Scope, missing_members
-from fljax.problems import Problem, Softmax
+from fljax.problems import Loss, Problem, Softmax
 from fljax.problems.model import NO_REPRESENTATION
 from fljax.problems.solvers import is_quadratic, takes_public_steps
 from fljax.problems.streams import Stream
@@ -34,7 +39,7 @@ from fljax.problems.streams import Stream
 #: The parts of a simulation with numbers that a run may trace.
 PARTS = (
     *("problem", "algorithm", "network", "privacy", "participation", "delays", "compression"),
-    *("attack", "losses", "aggregation", "noise", "upload_noise", "masks"),
+    *("attack", "losses", "aggregation", "noise", "upload_noise", "masks", "clock"),
 )
 
 
@@ -87,6 +92,8 @@ class Parts(Protocol):
     def upload_noise(self) -> UploadNoise | None: ...
     @property
     def masks(self) -> SecureAggregation | None: ...
+    @property
+    def clock(self) -> Clock | None: ...
     @property
     def honest_only(self) -> bool: ...
 
@@ -142,6 +149,7 @@ def unmet(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     yield from _unmet_noise(needs, simulation)
     yield from _unmet_uploads(needs, simulation)
     yield from _unmet_masks(needs, simulation)
+    yield from _unmet_clock(needs, simulation)
 
 
 def _unmet_network(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
@@ -157,6 +165,35 @@ def _unmet_network(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
         yield Unmet(f"runs on {hint}", False)
     if _changes(network) and not needs.changing:
         yield Unmet("has no rule for a graph that changes; pass one graph as network=.", True)
+    if getattr(network, "directed", False) and not needs.directed:
+        yield Unmet("needs links in both directions, and those of network= are directed.", True)
+    if isinstance(network, Tree) and network.parents:
+        if not needs.hierarchical:
+            yield Unmet(
+                "has no rule for servers above the clients' own; pass a federation as network=, "
+                "or a tree of one level.",
+                True,
+            )
+        if simulation.clock is not None:
+            yield Unmet(
+                "has no times of messages between servers, which a clock would need; leave out "
+                "clock=, or take a tree of one level.",
+                False,
+            )
+    if needs.complete and _lacks_edges(network_at_start(network)):
+        yield Unmet(
+            "sends messages between any two clients; pass "
+            f"network=fljax.graphs.complete({clients}).",
+            True,
+        )
+
+
+def _lacks_edges(network: Any) -> bool:
+    """Whether some two nodes of a graph are no neighbors; not decided for traced graphs."""
+    if not isinstance(network, Graph) or not checks.is_concrete(network.degree):
+        return False
+    with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
+        return bool(jnp.any(network.neighbor_counts() < network.nodes - 1))
 
 
 def _unmet_data(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
@@ -251,6 +288,14 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
             "takes no steps of training, in which a network with dropout, augmentation or batch "
             "normalization is another one than in evaluation; leave these out.",
             True,
+        )
+        return
+    if problem.trains_apart and _scope(simulation) == "message":
+        yield Unmet(
+            "has no bound on what a sample changes in a message where a network trains otherwise "
+            "than it is evaluated; leave out dropout, augmentation and batch normalization, or "
+            "privacy=.",
+            False,
         )
         return
     if needs.representation and problem.is_random:
@@ -357,13 +402,25 @@ def _unmet_at_server(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
             "draws, or take Everyone, Fraction, Drawn or Cyclic of fljax.participation.",
             False,
         )
+    elif needs.network is Federation and _draws_a_number(selector, simulation.problem.clients):
+        yield Unmet(
+            f"has servers that perturb a sum each, and {type(selector).__name__} draws a fixed "
+            "number of all clients, so that who takes part at one server depends on the others; "
+            "take Everyone, Fraction or Cyclic of fljax.participation.",
+            False,
+        )
     if simulation.algorithm.weights(simulation.problem) is not None:
         yield Unmet(
             f"gives clients weights, but {type(simulation.privacy).__name__} bounds the "
             "contribution of one client to an unweighted sum; leave out weighting= and the "
-            "problem's weights.",
+            'problem\'s weights, or take weighting="equal" where the algorithm has it.',
             False,
         )
+
+
+def _draws_a_number(selector: Selector, clients: int) -> bool:
+    law = selector.law(clients)
+    return law is not None and law.sampling == "drawn"
 
 
 def _unmet_on_gradients(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
@@ -637,6 +694,204 @@ def _unmet_masks(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
         yield Unmet(
             "has a server with one participant per round, whose message no mask can hide; let two "
             "or more take part, or leave out masks=.",
+            False,
+        )
+
+
+def _unmet_clock(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
+    """Settings in which a clock has no meaning, or another one than intended."""
+    clock = simulation.clock
+    if clock is None:
+        staleness = getattr(simulation.algorithm, "staleness", None)
+        if getattr(staleness, "of", "versions") == "seconds":
+            yield Unmet(
+                "weighs messages by the seconds of their staleness, which only a clock knows; give "
+                "clock=fljax.clock.Asynchronous(...), or leave out of='seconds'.",
+                False,
+            )
+        return
+    name = type(clock).__name__
+    is_current = needs is type(simulation.algorithm).needs
+    problem = simulation.problem
+    if problem.on_disk:
+        yield Unmet(
+            f"cannot run on a clock with clients on disk; leave out clock={name}(...), or take "
+            "clients in memory (fljax.problems.Model.from_clients).",
+            False,
+        )
+    if clock.devices.availability is not None and not needs.absent:
+        yield Unmet(
+            "has no rule for absent clients; leave out availability= of the clock's devices.", True
+        )
+    if clock.devices.failure is not None and needs.network is not None:
+        yield Unmet(
+            "has no server that would ignore a client that fails in the middle of a round; leave "
+            "out failure= of the clock's devices, or let messages be lost (losses=).",
+            False,
+        )
+    rests_on_sizes = clock.rests_on_sizes or clock.devices.availability is not None
+    chooses_by_loss = isinstance(simulation.algorithm.selection, ByLoss)
+    if is_current and rests_on_sizes and chooses_by_loss:
+        yield Unmet(
+            "has participants chosen by their losses, whose messages take time before the round, "
+            f"and {name} does not count it; take fljax.clock.Synchronous, or another selector.",
+            False,
+        )
+    of_server = is_current and needs.network is not Graph and not problem.on_disk
+    if of_server and rests_on_sizes and simulation.algorithm.exchanged(problem) is None:
+        yield Unmet(
+            f"sends messages of different lengths, by which {name} determines when they arrive; "
+            "take fljax.clock.Synchronous, without availability=, which counts them.",
+            False,
+        )
+    if isinstance(clock, Asynchronous):
+        yield from _unmet_arrivals(needs, simulation)
+        if needs.network is Graph:
+            yield from _unmet_events(simulation, clock)
+        return
+    if needs.network is Graph and needs.asynchronous:
+        yield Unmet(
+            f"has one client at work in a round, and rounds of {name} are common to all; take "
+            "fljax.clock.Asynchronous, or leave out clock=.",
+            True,
+        )
+    if isinstance(clock, Ticks):
+        if not needs.late:
+            yield Unmet(
+                f"has no rule for late messages, which {name} has; take fljax.clock.Synchronous.",
+                True,
+            )
+        if simulation.delays is not None:
+            yield Unmet(
+                "gets delays from the seconds of messages (Ticks) and in rounds (delays=); leave "
+                "out one of them.",
+                False,
+            )
+    if isinstance(clock, RoundBasedClock):
+        yield from _unmet_choice(simulation, clock)
+    if not clock.leaves_out:
+        return
+    if needs.network is not None:
+        yield Unmet(
+            f"has no server that could end a round early or choose who is in it, as {name} does; "
+            "take fljax.clock.Synchronous.",
+            True,
+        )
+    if _scope(simulation) == "server":
+        yield Unmet(
+            f"would be amplified by sampling that {name} decides on, which no theorem covers; take "
+            "fljax.clock.Synchronous, or leave out privacy=.",
+            False,
+        )
+    if is_current and isinstance(clock, FirstArrivals):
+        participants = _fewest_participants(simulation)
+        if clock.count > participants:
+            yield Unmet(
+                f"has at most {participants} participants in a round, and the clock waits for "
+                f"the first {clock.count}; invite more, or wait for fewer (count=).",
+                False,
+            )
+
+
+def _unmet_choice(simulation: Parts, clock: RoundBasedClock) -> Iterator[Unmet]:
+    """Settings in which a clock cannot choose participants by what models are worth."""
+    name = type(clock).__name__
+    if clock.reads_data and simulation.privacy is not None:
+        yield Unmet(
+            f"has participants chosen by {name}, which depends on their samples and is told "
+            "without noise; take fljax.clock.Synchronous or Tiers, or leave out privacy=.",
+            False,
+        )
+    if isinstance(clock, AdaptiveTiers):
+        problem = simulation.problem
+        test = None if problem.online else getattr(problem, "test", None)
+        if test is None or test.clients != problem.clients:
+            yield Unmet(
+                f"has no held-out data of each client, by which {name} compares tiers; hold some "
+                "out, problem.split(key, test=0.2).",
+                False,
+            )
+        elif type(test.loss).correct is Loss.correct:
+            yield Unmet(
+                f"has no labels, and {name} compares the accuracies of tiers; take "
+                "fljax.clock.Tiers or Guided.",
+                False,
+            )
+
+
+def _unmet_arrivals(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
+    """Settings in which clients cannot work at their own speeds."""
+    if not needs.asynchronous:
+        declare = type(simulation.algorithm).label not in REGISTRY
+        yield Unmet(
+            "has no form in which each client works at its own speed; take fljax.clock.Synchronous"
+            + (
+                " (or, if participants start from self.starts(...) and send self.as_updates(...), "
+                "declare asynchronous=True in its needs)"
+            )
+            * declare
+            + ".",
+            not declare,
+        )
+    selection = simulation.algorithm.selection
+    is_current = needs is type(simulation.algorithm).needs
+    if is_current and selection is not None and not isinstance(selection, Everyone):
+        yield Unmet(
+            f"is given {type(selection).__name__}, but with Asynchronous the next arrival "
+            "determines who takes part; leave out clients_per_round= or selector=, and say how "
+            "many work at a time by concurrency= of the clock.",
+            False,
+        )
+    if simulation.problem.online:
+        yield Unmet(
+            "learns from a stream, whose data arrive in rounds, and Asynchronous has none; take "
+            "fljax.clock.Ticks.",
+            False,
+        )
+    elif getattr(simulation.problem, "state_policy", None) is not None:
+        yield Unmet(
+            "would average the running statistics of networks that are of different ages; "
+            "normalize by groups or layers, or take fljax.clock.Synchronous.",
+            False,
+        )
+    in_rounds = {
+        "participation": "give the clock's devices availability=",
+        "delays": "give the clock's devices a latency or a bandwidth",
+        "losses": "give the clock's devices failure=",
+        "masks": "a sum of one message hides nothing",
+        "privacy": "no theorem covers who arrives when",
+    }
+    for name, way_out in in_rounds.items():
+        if getattr(simulation, name) is not None:
+            yield Unmet(
+                f"cannot be combined with {name}= on a clock of single arrivals: {way_out}, or "
+                f"leave out {name}=.",
+                False,
+            )
+    if simulation.network is not None and _changes(simulation.network):
+        yield Unmet("cannot have a network that changes on a clock of single arrivals.", False)
+
+
+def _unmet_events(simulation: Parts, clock: Asynchronous) -> Iterator[Unmet]:
+    """Settings in which the next event among peers is not of one client."""
+    if clock.arrivals > 1:
+        yield Unmet(
+            f"has one client that completes its work in a round, got arrivals={clock.arrivals}; "
+            "leave out arrivals=.",
+            False,
+        )
+    walks = simulation.algorithm.walks
+    at_work = clock.at_work(simulation.problem.clients)
+    if walks is not None and at_work != walks:
+        yield Unmet(
+            f"has {walks} models that clients work on at a time, got concurrency="
+            f"{clock.concurrency}; give the clock concurrency={walks}.",
+            False,
+        )
+    if walks is None and at_work < simulation.problem.clients:
+        yield Unmet(
+            "has peers that begin their next work at once, and no server that would let only some "
+            f"work, got concurrency={clock.concurrency}; leave out concurrency=.",
             False,
         )
 

@@ -19,6 +19,7 @@ from jaxtyping import Array
 from fljax._core import checks
 from fljax._core.memory import check_fits
 from fljax._core.numerics import representable_sensitivity
+from fljax.graphs.federation import Federation
 from fljax.privacy import Gap, GradientMechanism, Notion, ServerMechanism, promises
 from fljax.problems import Problem
 from fljax.results.warnings import AssumptionWarning
@@ -86,19 +87,36 @@ class OnMessages(ScopeOfNoise):
 
 
 class AtServer(ScopeOfNoise):
-    """A trusted server perturbs its sum (:mod:`fljax.privacy.central`)."""
+    """A trusted server perturbs its sum (:mod:`fljax.privacy.central`); of several servers each
+    perturbs that of its own clients, with constants of its own.
+    """
 
     def plan(self, simulation: Simulation, rounds: int) -> Any:
         mechanism = cast(ServerMechanism, simulation.privacy)
-        clients = simulation.problem.clients
-        return mechanism.plan(simulation.algorithm.selection, clients, rounds)
+        selector = simulation.algorithm.selection
+        if (servers := _trusted_servers(simulation)) is None:
+            return mechanism.plan(selector, simulation.problem.clients, rounds)
+        sizes = servers.sizes.tolist()
+        plans = {size: mechanism.plan(selector, size, rounds) for size in {*sizes}}
+        return jax.tree.map(lambda *of_each: jnp.stack(of_each), *(plans[size] for size in sizes))
 
     def outcome(self, simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[str, Array]:
         clients = simulation.problem.clients
         sampling = simulation.algorithm.selection.law(clients)
         mechanism = cast(ServerMechanism, simulation.privacy)
-        outcomes = mechanism.sampled(prepared.plan, sampling, clients)
-        return outcomes | {"update_clip": carry.memory.mechanism.clip}
+        plan = prepared.plan
+        if _trusted_servers(simulation) is not None:  # what a client pays is the same at all
+            plan = jax.tree.map(lambda of_each: of_each[0], plan)
+        outcomes = mechanism.sampled(plan, sampling, clients)
+        return outcomes | {"update_clip": jnp.max(carry.memory.mechanism.clip)}
+
+
+def _trusted_servers(simulation: Simulation) -> Federation | None:
+    """The servers that each perturb a sum; ``None`` where there is one for all clients."""
+    if type(simulation.algorithm).needs.network is not Federation:
+        return None
+    assert isinstance(simulation.network, Federation)
+    return simulation.network
 
 
 class OnGradients(ScopeOfNoise):

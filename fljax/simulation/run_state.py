@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, PyTree
 
 from fljax.algorithms.network_states import States
+from fljax.clock.device_model import Work
 from fljax.link import Memory, Traffic
 from fljax.problems.gradient_norms import GradientNormBound
 from fljax.problems.streams import FeatureMoments
@@ -27,6 +28,7 @@ class Carry(NamedTuple):
     memory: Memory  # state of the link
     quantities: dict[str, Array]  # [K] each: of the last round, those that a metric needs
     networks: States  # of the clients' networks, such as running means
+    clock: Any = ()  # ClockState, if there is a clock
 
 
 class Prepared(NamedTuple):
@@ -38,3 +40,6 @@ class Prepared(NamedTuple):
     plan: PyTree
     receivers: Array | None  # None where the network changes
     moments: FeatureMoments | None  # of a stream's features, see `Stream.moments`
+    work: Work | None = (
+        None  # of clients, if there is a clock and the data are the same in all rounds
+    )

@@ -26,7 +26,7 @@ from fljax.results.dataset import assemble, describe, provenance, to_int64
 from fljax.results.warnings import warn
 from fljax.simulation.decisions import decided, recorded
 from fljax.simulation.leaks import check_perturbed
-from fljax.simulation.population_run import run_cohorts
+from fljax.simulation.population_run import first_step, run_cohorts
 from fljax.simulation.run_state import Carry, Prepared
 from fljax.simulation.sampling_checks import check_sampling
 from fljax.simulation.scan import (
@@ -91,6 +91,17 @@ def run(
         population; participants that cannot be shared out evenly; a noise seed
         that could be guessed, or entropy for a run that is kept or shared by processes.
       StoreError: a store that is in use or cannot be read, or that not all processes see.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=2),
+      ...     algorithm=fl.algorithms.FedAvg(0.1, clients_per_round=3),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> results = fl.run(simulation, rounds=20, key=1, record_every=10)
+      >>> results["round"].values.tolist(), results["model"].shape
+      ([10, 20], (6, 2))
     """
     checks.outside("fljax.run")
     check_rounds(rounds, record_every)
@@ -223,6 +234,17 @@ def evaluations(
         return it.algorithm.step(carry.state, now)
 
     key = as_key(0)
+    on_disk = []
+    jax.eval_shape(lambda key: on_disk.append(simulation(key).problem.on_disk), key)
+    if any(on_disk):
+        before, until_first = (
+            gradient_counts.evaluations(
+                lambda key, is_begun=is_begun: first_step(simulation(key), key, rounds, is_begun),
+                key,
+            )
+            for is_begun in (False, True)
+        )
+        return before, Evaluations(*(b - a for a, b in zip(before, until_first, strict=True)))
     arguments = *jax.eval_shape(built, key), key
     carry = jax.eval_shape(begin, *arguments)
     before = gradient_counts.evaluations(begin, *arguments)

@@ -21,9 +21,14 @@ from fljax._core.prng import key_of, round_key
 from fljax.algorithms import Algorithm, start_models
 from fljax.algorithms.network_states import numbers_of_states, states_after, states_at_start
 from fljax.algorithms.round import Round
+from fljax.clock.arrivals import ArrivalClock, begin_arrivals, busy_seconds
+from fljax.clock.clocks import Asynchronous, Clock, RoundBasedClock, Ticks
+from fljax.clock.device_model import Work
+from fljax.clock.round_clock import ClockState, RoundClock
 from fljax.graphs import Graph, Relearned, Varying
 from fljax.link import Link, LocalGraphHomomorphic, Traffic, receivers_of
 from fljax.link import begin as begin_link
+from fljax.link.delays import OnTicks
 from fljax.metrics.definitions import Metric, Snapshot
 from fljax.metrics.quantities import QUANTITIES
 from fljax.optimization import schedules
@@ -40,6 +45,7 @@ from fljax.simulation import compatibility
 from fljax.simulation.noise_scopes import message_sensitivity, scope_of
 from fljax.simulation.run_state import Carry, Prepared
 from fljax.simulation.scenario import Simulation
+from fljax.simulation.workload import work_of
 
 #: Results hold the numbers of samples of all clients and classes up to this many of them a run.
 MOST_COUNTS = 4096
@@ -85,6 +91,7 @@ def prepare_without_noise(simulation: Simulation) -> Prepared:
         None,
         None if changing else receivers_of(network, problem.clients),
         _moments(simulation, problem),
+        None if simulation.clock is None or problem.online else work_of(simulation, problem),
     )
 
 
@@ -92,7 +99,7 @@ def _moments(simulation: Simulation, problem: Problem | Stream) -> FeatureMoment
     moments = problem.moments()
     if moments is None:
         return None
-    parts = (simulation.participation, simulation.delays, simulation.losses)
+    parts = (simulation.participation, simulation.delays, simulation.losses, simulation.clock)
     everyone = isinstance(problem, Stream) and type(problem.arrivals) is Always
     return moments._replace(always=everyone and all(part is None for part in parts))
 
@@ -112,9 +119,11 @@ def check_length(simulation: Simulation, rounds: int) -> None:
     """Raise ``ValueError`` where a part of the simulation does not fit a run of this length."""
     clients = simulation.problem.clients
     simulation.problem.check(rounds)
-    for part in (simulation.participation, simulation.delays):
+    for part in (simulation.participation, simulation.delays, simulation.clock):
         if part is not None:
             part.check(clients, rounds)
+    if isinstance(simulation.clock, Asynchronous):
+        _check_memory_of_starts(simulation, simulation.clock)
     if isinstance(simulation.network, Varying):
         simulation.network.check(rounds)
     schedules.check_length(simulation.algorithm, rounds)
@@ -140,6 +149,19 @@ def check_length(simulation: Simulation, rounds: int) -> None:
     if (scope := scope_of(simulation)) is not None:
         scope.check(simulation, rounds)
         scope.plan(simulation, rounds)
+
+
+def _check_memory_of_starts(simulation: Simulation, clock: Asynchronous) -> None:
+    problem = simulation.problem
+    at_work = clock.at_work(problem.clients)
+    if not simulation.among_peers:
+        check_fits(
+            f"the models that {at_work} clients work from",
+            at_work,
+            problem.dim,
+            entry_bytes=problem.dtype.itemsize,
+            mend="let fewer work at a time (concurrency=)",
+        )
 
 
 def noise_plan(simulation: Simulation, rounds: int) -> Any:
@@ -184,12 +206,26 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
             network,
             zeroth,
             messages,
-            asleep=pattern is not None,
+            asleep=simulation.may_be_absent,
             counted=problem.dim if _counts_steps(simulation) else None,
         ),
         dict.fromkeys(_quantities_of_round(simulation), missing),
         states_at_start(problem, simulation.algorithm.has_personal_networks),
+        _clock_at_start(simulation, prepared, key_of(zeroth, "clock"), state.model),
     )
+
+
+def _clock_at_start(simulation: Simulation, prepared: Prepared, key: Array, model: Any) -> Any:
+    clock = simulation.clock
+    if clock is None:
+        return ()
+    state = ClockState.at_start(clock.devices.draw(key, prepared.problem.clients))
+    if isinstance(clock, RoundBasedClock):
+        return state._replace(memory=clock.begin(prepared.problem.clients))
+    assert isinstance(clock, Asynchronous)
+    assert prepared.work is not None  # not a stream
+    walks = simulation.algorithm.walks is not None
+    return begin_arrivals(clock, state, key, prepared.work, model, walks)
 
 
 def _rests_on_gradients(simulation: Simulation) -> bool:
@@ -239,13 +275,25 @@ def make_round(
     changing = isinstance(prepared.network, Varying)
     if changing:
         network = network.at(key_of(key_now, "network"), round)
+    clock = None
+    if simulation.clock is not None:
+        work = prepared.work or work_of(simulation, problem)
+        clock = _clock_of_round(
+            simulation.clock, work, network, carry.clock, key_of(key_now, "clock"), round
+        )
+        if clock.available is not None:
+            available = clock.available if available is None else available & clock.available
+    stages = simulation.stages
+    if isinstance(simulation.clock, Ticks):
+        assert isinstance(clock, RoundClock)
+        stages = stages._replace(delays=OnTicks(simulation.clock.longest, clock))
     link = linked(
         key_now,
         round,
         rounds,
         problem.clients,
         network,
-        simulation.stages,
+        stages,
         carry.memory,
         available,
         prepared.plan,
@@ -256,7 +304,17 @@ def make_round(
     if problem.state_policy is not None:
         problem = problem.with_state(carry.networks.common or problem.initial_state())
     now = Round(round, problem, network, link, changing, carry.networks)
+    now.clock = clock
     return now, stream, availability
+
+
+def _clock_of_round(
+    clock: Clock, work: Work, network: Any, state: ClockState, key: Array, round: Array
+) -> RoundClock | ArrivalClock:
+    if isinstance(clock, Asynchronous):
+        return ArrivalClock(clock, state, key, round, work)
+    assert isinstance(clock, RoundBasedClock)
+    return RoundClock(clock, state, key, round, work, network)
 
 
 def run_round(
@@ -279,12 +337,22 @@ def run_round(
     if now.problem.trains_apart and not now.networks.trainings:
         raise TypeError(
             f"{type(algorithm).__name__}.step trains a network with dropout, augmentation or batch "
-            "normalization by gradients of its own; take the steps by self.learn, or "
-            "train_locally among peers."
+            "normalization by gradients of its own; take the steps by self.learn, or by "
+            "self._step_gradient or train_locally among peers."
         )
     if now.networks.sent[0]:
         now.link.count_beside(now.networks.senders, *now.networks.sent)
     model = state.model.rows if isinstance(state.model, Rows) else state.model
+    clock: Any = ()
+    if isinstance(now.clock, ArrivalClock):
+        clock = now.clock.close(carry.state.model, model, now.link.traffic)
+        if not simulation.among_peers and simulation.clock.devices.can_fail:
+            received = algorithm.exchanged(now.problem)
+            assert received is not None  # checked before the run
+            now.link.count_received(now.clock.failed, received[1])
+    elif now.clock is not None:
+        clock = now.clock.close(_taking_part(simulation, now), now.link)
+    now.link.phases = {} if now.clock is None else now.clock.phases
     finite = all_finite(model)
     first = jnp.where((carry.diverged == 0) & ~finite, round, carry.diverged)
     return Carry(
@@ -308,7 +376,13 @@ def run_round(
             for name, of in _quantities_of_round(simulation).items()
         },
         states_after(now),
+        clock,
     )
+
+
+def _taking_part(simulation: Simulation, now: Round) -> Array:
+    """Who works in a round whose participants are not chosen."""
+    return now.available if simulation.among_peers else now.link.participants
 
 
 def evaluate_metrics(
@@ -322,8 +396,9 @@ def evaluate_metrics(
     shared = model if model.ndim == 1 else None
     model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
     honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
+    problem = problem.at(round) if problem.online else problem.judged
     now = Snapshot(
-        problem.at(round) if problem.online else problem.judged,
+        problem,
         simulation.network,
         model,
         prepared.optimum,
@@ -331,6 +406,7 @@ def evaluate_metrics(
         carry.state,
         honest,
         carry.quantities,
+        simulation.algorithm.predictor(carry.state, problem),
     )
     record = {m.name: _evaluate_metric(m, now) for m in simulation.metrics}
     return record | {f"privacy_{name}": jnp.max(s) for name, s in _totals(carry).items()}
@@ -360,8 +436,18 @@ def advance(
         if record_every == 1:  # XLA hoists loop invariants out of one loop, but not of two
             carry = one_round(first, carry)
         else:
-            carry = jax.lax.fori_loop(first, first + record_every, one_round, carry)
+            # The number of iterations is known beforehand: on a GPU the host would otherwise wait
+            # for the condition of the loop in every round.
+            carry = jax.lax.fori_loop(
+                0,
+                record_every,
+                lambda past, carry: one_round(first + past.astype(jnp.int32), carry),
+                carry,
+            )
         record = evaluate_metrics(simulation, prepared, carry, first + (record_every - 1))
+        if simulation.clock is not None:
+            record["seconds"] = jnp.sum(carry.clock.seconds)
+            record["joules"] = jnp.sum(carry.clock.joules)
         return carry._replace(traffic=Traffic.none()), (record, jnp.stack(carry.traffic, axis=1))
 
     firsts = jnp.asarray(done, jnp.int32) + jnp.arange(
@@ -432,7 +518,7 @@ def _quantities_of_round(simulation: Simulation) -> dict[str, Callable[[str, Lin
 def step_algorithm(simulation: Simulation, state: PyTree, now: Round) -> Any:
     """The algorithm's next state; absent peers keep the old one."""
     new = simulation.algorithm.step(state, now)
-    if simulation.among_peers and simulation.participation is not None:
+    if simulation.among_peers and simulation.may_be_absent:
         rested = _without_absent(now.available, new, state)
         waiting = {name: getattr(new, name) for name in simulation.algorithm.waiting}
         return rested._replace(**waiting) if waiting else rested
@@ -466,6 +552,8 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
     outcomes = {"diverged": carry.diverged}
     if simulation.masks is not None:
         outcomes["clipped"] = carry.clipped
+    if simulation.clock is not None:
+        outcomes |= _times_of_clients(carry.clock) | _course_of_clock(prepared, carry)
     privacy = simulation.privacy
     if privacy is not None:
         _, covered = evaluated_models(simulation, prepared, carry.state)
@@ -501,6 +589,29 @@ def outcome(simulation: Simulation, prepared: Prepared, carry: Carry) -> dict[st
         outcomes["same_objective"] = _are_proportional(weights, prepared.problem.importance)
     if simulation.network is not None and not isinstance(simulation.network, Varying):
         outcomes["connected"] = simulation.network.connected()
+    return outcomes
+
+
+def _times_of_clients(clock: ClockState) -> dict[str, Array]:
+    """How long each client worked and waited, and its energy."""
+    busy = busy_seconds(clock)
+    return {
+        "client_busy_seconds": busy,
+        "client_idle_seconds": jnp.sum(clock.seconds) - busy,
+        "client_joules": jnp.sum(clock.joules, axis=0),
+    }
+
+
+def _course_of_clock(prepared: Prepared, carry: Carry) -> dict[str, Array]:
+    """What warnings of a clock rest on."""
+    rates = carry.clock.rates
+    outcomes = {
+        "in_time": carry.clock.arrived,
+        "stood_still": carry.clock.stood_still,
+        "miscounted": carry.clock.miscounted,
+    }
+    if prepared.work is not None:
+        outcomes["fastest_seconds"] = jnp.min(rates.expected(prepared.work))
     return outcomes
 
 

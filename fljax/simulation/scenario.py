@@ -10,11 +10,14 @@ import numpy as np
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax.algorithms import Algorithm
+from fljax.clock.clocks import Clock, Deadline, Ticks
+from fljax.clock.distributions import Distribution
 from fljax.graphs import Graph, Mixing, Relearned
 from fljax.graphs.federation import Federation, Network
 from fljax.link import Compressor, DelayLaw, Losses, Noise, SecureAggregation, Stages, UploadNoise
 from fljax.link.aggregation import Aggregator
 from fljax.link.attacks import Attack
+from fljax.link.delays import OnTicks
 from fljax.metrics.definitions import Metric, as_metrics, normalized_error, suboptimality
 from fljax.metrics.quantities import QUANTITIES
 from fljax.participation.patterns import Pattern
@@ -24,11 +27,12 @@ from fljax.problems.population_problem import OnDisk
 from fljax.problems.streams import Stream
 from fljax.results.warnings import AssumptionWarning
 from fljax.simulation import compatibility
+from fljax.simulation.workload import work_of
 
 #: Participation, and the processing steps of a message in order.
 _STAGES = (
     *("participation", "privacy", "upload_noise", "masks", "compression", "attack", "noise"),
-    *("losses", "delays", "aggregation"),
+    *("losses", "delays", "aggregation", "clock"),
 )
 
 
@@ -79,6 +83,8 @@ class Simulation:
         rather than a privacy budget, an :class:`~fljax.link.UploadNoise`.
       masks: masks shared by the clients of a server, so that it learns only the sum of their
         messages, a :class:`~fljax.link.SecureAggregation`.
+      clock: how fast clients' devices are and when a round ends, a :class:`~fljax.clock.Clock`;
+        results then have the ``seconds`` of each record. By default rounds have no duration.
       model: which models metrics evaluate and results keep: the clients' ``"exact"`` ones, as in
         the literature, which no budget covers, or the ``"released"`` ones, which the network may
         see: the last perturbed messages, or what servers computed from them.
@@ -91,6 +97,19 @@ class Simulation:
       ValueError: fewer than two clients, a graph of another size, an unknown metric, the same
         metric twice; a setting that the algorithm does not support (see its ``needs``), or that is
         incompatible with another.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> k_data, k_network = jax.random.split(jax.random.key(0))
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(k_data, clients=6, samples=10, dim=2),
+      ...     network=fl.graphs.random_connected(k_network, nodes=6, mean_degree=3),
+      ...     algorithm=fl.algorithms.ATC(step_size=0.1),
+      ...     participation=fl.participation.Bernoulli(0.9),
+      ...     metrics=["normalized_error", "consensus_error"],
+      ... )
+      >>> fl.run(simulation, rounds=5)["normalized_error"].shape
+      (5,)
     """
 
     problem: Problem | Stream
@@ -107,6 +126,7 @@ class Simulation:
     noise: Noise | None = None
     upload_noise: UploadNoise | None = None
     masks: SecureAggregation | None = None
+    clock: Clock | None = None
     model: str = static(default="exact")
     honest_only: bool = static(default=False)
     allow_disconnected: bool = static(default=False)
@@ -124,6 +144,7 @@ class Simulation:
                 "leave out model=, or give the algorithm a method `released`."
             )
         self._validate_network()
+        self._validate_deadline()
         self.algorithm.check(self.problem, compatibility.network_at_start(self.network))
         # With a clip, of gradients or of updates, large data are allowed.
         clipped = (
@@ -135,6 +156,31 @@ class Simulation:
                     checks.squares(name, data, data[0].size)
         self._validate_stages()
         self._validate_metrics()
+
+    def _validate_deadline(self) -> None:
+        """Raise ``ValueError`` for a deadline that is known to be too short for every client."""
+        clock = self.clock
+        if not isinstance(clock, Deadline) or self.problem.online or self.problem.on_disk:
+            return
+        devices = clock.devices
+        drawn = any(isinstance(value, Distribution) for value in vars(devices).values())
+        leaves = jax.tree.leaves((clock, self.fixed_problem.weights))
+        if drawn or devices.variation is not None or not all(map(checks.is_concrete, leaves)):
+            return
+        with jax.ensure_compile_time_eval():
+            work = work_of(self, self.problem)
+            rates = devices.draw(jax.random.key(0), self.problem.clients)
+            if clock.partial:  # one step
+                work = work._replace(
+                    steps=np.minimum(work.steps, 1),
+                    samples=work.samples // np.maximum(work.steps, 1),
+                )
+            fastest = float(np.min(np.asarray(rates.expected(work))))
+        if fastest > float(np.max(clock.seconds)) * (1 + 1e-6):
+            raise ValueError(
+                f"no client can meet the deadline of {float(np.max(clock.seconds)):g} s: the "
+                f"fastest takes {fastest:g} s; set a later one, or let clients do less work."
+            )
 
     def _validate_network(self) -> None:
         network = self.network
@@ -352,7 +398,7 @@ class Simulation:
             self.attack,
             self.noise,
             self.losses,
-            self.delays,
+            self.delays if not isinstance(self.clock, Ticks) else OnTicks(self.clock.longest),
             self.network if isinstance(self.network, Relearned) else None,
             self.aggregation,
         )
@@ -371,6 +417,13 @@ class Simulation:
         metric_names = ", ".join(metric.name for metric in self.metrics)
         recorded = f"<p>records {escape(metric_names)}</p>" if metric_names else ""
         return f"<table>{''.join(lines)}</table>{drawing or description}{recorded}"
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether clients may be unavailable in a round."""
+        return self.participation is not None or (
+            self.clock is not None and self.clock.devices.availability is not None
+        )
 
     @property
     def among_peers(self) -> bool:

@@ -7,11 +7,14 @@ points, so points are compared under common random numbers.
 
 The result of a run depends only on its seed and grid point. The request is checked
 (:mod:`~fljax.study.request`) and divided into blocks (:mod:`~fljax.study.planning`). Missing blocks
-are distributed over threads, devices, processes and machines (:mod:`~fljax.study.executor`), and
-every finished block is stored (:mod:`~fljax.study.store`), so that no run is repeated or lost.
+are distributed over threads, devices, processes and machines (:mod:`~fljax.study.executor`), or
+handed out to the workers of an executor (:mod:`~fljax.study.distribution`,
+:mod:`~fljax.study.pieces`), and every finished block is stored
+(:mod:`~fljax.study.store`), so that no run is repeated or lost.
 """
 
 from fljax.study.executor import Interrupted
+from fljax.study.pieces import WorkerError
 from fljax.study.planning import Part, Plan, plan
 from fljax.study.saving import load, save
 from fljax.study.store import DamageWarning, OtherStudyError, StoreError, merge
@@ -24,6 +27,7 @@ __all__ = [
     "Part",
     "Plan",
     "StoreError",
+    "WorkerError",
     "load",
     "merge",
     "plan",

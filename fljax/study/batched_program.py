@@ -22,6 +22,8 @@ from fljax._core import compilation_cache, fingerprint
 from fljax._core.devices import everywhere, put, sharing, split, traced_for, without_shardy
 from fljax._core.module import IdentityKey, TypedKey
 from fljax._core.prng import GENERATOR, GENERATORS, random_key
+from fljax.problems.population_problem import OnDisk
+from fljax.simulation.population_run import first_round, named_demand
 from fljax.simulation.run_state import Prepared
 from fljax.simulation.scan import (
     advance,
@@ -232,6 +234,10 @@ class Program:
         identity, unknown = _identity(
             self._first_record(group), random_key(0, self.generator), point
         )
+        problem = group.abstract.problem
+        if isinstance(problem, OnDisk):  # its samples are no part of the program
+            text = f"{identity} of the population {problem.population.digest}"
+            identity = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.identities[key] = identity
         self.unidentified[identity] = unknown
         return identity
@@ -253,7 +259,7 @@ class Program:
 
         This also applies to later studies of this program, even of a single one of these groups.
         """
-        if self.shard_over == "clients":
+        if self.shard_over == "clients" or groups[0].abstract.problem.on_disk:
             return
         problems = [signature(group.abstract.problem) for group in groups]
         for group, problem in zip(groups, problems, strict=True):
@@ -269,11 +275,23 @@ class Program:
         private = group.abstract.privacy is not None
         rounds = self.rounds if private else self.record_every
         short_program = Program(self.scenario, rounds, self.record_every, self.keep_models)
+        if group.abstract.problem.on_disk:
+            return short_program._first_round_on_disk
 
         def run(key: Array, point: dict[str, Any]) -> Output:
             return short_program.run_segment(key, point, None, 0, 1)
 
         return run
+
+    def _first_round_on_disk(self, key: Array, point: dict[str, Any]) -> Output:
+        """One run over a population up to its first record, with zeros for samples."""
+        k_scenario, k_run = jax.random.split(key)
+        simulation = self.scenario(k_scenario, **arguments(point))
+        with named_demand(simulation.algorithm):
+            record, results, ledger, model, carry = first_round(simulation, k_run, self.rounds)
+        if self.keep_models:
+            results |= ledger if model is None else {**ledger, "model": model}
+        return Output({name: value[None] for name, value in record.items()}, results, carry)
 
     def compile(
         self,

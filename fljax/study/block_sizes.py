@@ -47,6 +47,20 @@ ROUNDS_BEFORE = 10
 POINTS_AT_ONCE = 64
 
 
+class BlockSizes(NamedTuple):
+    """How the runs of one structure are divided into blocks."""
+
+    points: int  # grid points per block
+    seeds: int  # seeds per block
+    blocks_per_call: int  # blocks per call of a program
+    is_brief: bool  # too little work for several workers
+
+    @property
+    def seeds_per_call(self) -> int:
+        """Number of seeds per call."""
+        return self.seeds * self.blocks_per_call
+
+
 def default_workers() -> int:
     """Number of concurrent blocks: one per device, or one per core of a single CPU device."""
     devices = jax.local_device_count()

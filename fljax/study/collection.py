@@ -128,6 +128,7 @@ class Collection:
         axes: Mapping[str, Sequence[Any]],
         record_every: int,
         metrics: Mapping[str, Mapping[str, Any]],
+        evaluated: Sequence[int] = (),
     ) -> xr.Dataset:
         """The results so far.
 
@@ -138,6 +139,7 @@ class Collection:
           axes: the grid's names and labels.
           record_every: number of rounds per record.
           metrics: attributes by name, see :func:`fljax.results.dataset.describe`.
+          evaluated: the clients of a population that metrics evaluate, if not all.
         """
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
@@ -148,9 +150,13 @@ class Collection:
         if "diverged" in shaped:  # a longer stored run may have diverged after these rounds
             shaped["diverged"] = np.where(shaped["diverged"] > rounds, 0, shaped["diverged"])
         coords = {**axes, "seed": self.seeds}
+        if len(evaluated):
+            coords["client"] = list(evaluated)
         dataset = assemble(shaped, dims, coords, rounds, record_every, metrics)
         if model is not None:
-            dataset["model"] = ((*dims, "client", "parameter"), model)
+            of_server = model.ndim == len(dims) + 1  # the only one of a population
+            axes_of_model = ("parameter",) if of_server else ("client", "parameter")
+            dataset["model"] = ((*dims, *axes_of_model), model)
         if self.stopped.any():
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
             dataset["stopped"] = (dims, (self.stopped * record_every).reshape(shape), attrs)
@@ -256,7 +262,7 @@ def read(folder: str | PathLike) -> xr.Dataset:
     collection = Collection(labels, shape, study["seeds"], study["rounds"] // record_every)
     for block in store.blocks():
         collection.add(block)
-    dataset = collection.dataset(axes, record_every, study["metrics"])
+    dataset = collection.dataset(axes, record_every, study["metrics"], study.get("evaluated", ()))
     programs = [point["program"] for point in study["points"].values()]
     dataset.attrs |= study["attributes"] | request_attributes(study["rounds"], programs)
     promises.state(dataset)

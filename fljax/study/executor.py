@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from fljax.study.planning import BlockPlan, plan_blocks, segments_of
 from fljax.study.progress import Progress
 from fljax.study.request import Study
 from fljax.study.store import Block, Store, StoreError
+from fljax.study.tracking import Tracking
 
 log = logging.getLogger("fljax")
 
@@ -137,6 +138,7 @@ class StudyRun:
         parts: int,
         sharded: bool,
         callback: Callable[[xr.Dataset], None] | None,
+        tracking: Tracking,
         progress: bool | None,
     ) -> None:
         self.study = study
@@ -146,6 +148,7 @@ class StudyRun:
         self.parts = parts
         self.keep_state = keep_state
         self.callback = callback
+        self.tracking = tracking
         self.private = any(group.abstract.privacy is not None for group in study.groups)
         self.callback_saw_private = self.private and callback is not None
         self.collection = Collection(
@@ -177,11 +180,16 @@ class StudyRun:
         self.progress = Progress(
             total, self.stored_records * self.request.record_every, progress is not False
         )
+        if self.tracking:
+            self.tracking.begin(self.dataset())
 
-    def __enter__(self) -> "StudyRun":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self.tracking and kind is not None:
+            is_stop = issubclass(kind, KeyboardInterrupt)
+            self.tracking.end(self.dataset(), "interrupted" if is_stop else "failed")
         self.progress.close()
         if self.store is not None:
             self.store.close()
@@ -201,6 +209,11 @@ class StudyRun:
         """Whether the devices of several processes compute every run jointly."""
         return self.study.program.shard_over == "clients" and jax.process_count() > 1
 
+    @property
+    def _lock_name(self) -> str | None:
+        """The part of the store's study that no other process may compute meanwhile."""
+        return f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
+
     def _open(self, folder: str | PathLike | None) -> Store | None:
         """Open the store, compare it with the study, and collect the blocks that it has."""
         if folder is None:
@@ -210,14 +223,15 @@ class StudyRun:
                 "a store cannot keep runs that several processes share; leave store out, or use "
                 "one process."
             )
-        lock = f"part-{self.part + 1}-of-{self.parts}" if self.parts > 1 else "study"
-        store = Store(folder, lock)
+        store = Store(folder, self._lock_name)
         try:
             stored = store.manifest().get("attributes", {})
             self.callback_saw_private = self.callback_saw_private or bool(
                 self.private and stored.get("callback")
             )
             store.agree(self.study.description() | {"attributes": self._attributes()})
+            if self.parts == 1 and not store.unwritable:
+                store.adopt_leftovers()
             for block in store.blocks():
                 self.collection.add(block)
             if store.unwritable and not self.collection.done[self.assigned_runs].all():
@@ -243,24 +257,29 @@ class StudyRun:
         return np.where(wanted, self.collection.finished_records[rows], -1)
 
     def _plan_group(self, number: int) -> None:
-        """Divide a group's missing runs into tasks, and compile their programs.
-
-        A task is a rectangle of points and seeds with the same number of finished records.
-        """
+        """Divide a group's missing runs into tasks, and compile their programs."""
         try:
-            missing = self._missing_records(number)
-            points_by_row: dict[bytes, list[int]] = {}
-            for point, row in enumerate(missing):
-                points_by_row.setdefault(row.tobytes(), []).append(point)
             tasks = []
-            for points in points_by_row.values():
-                row = missing[points[0]]
-                for done in np.unique(row[row >= 0]):
-                    seeds = [self.request.seed_list[j] for j in np.flatnonzero(row == done)]
-                    tasks += self._tasks(number, np.asarray(points), seeds, int(done))
+            with self.study.program.options.applied():
+                for points, seeds, done in self._rectangles(number):
+                    tasks += self._tasks(number, points, seeds, done)
             self._post_event(tasks)
         except BaseException as error:
             self._post_event(error)
+
+    def _rectangles(self, number: int) -> Iterator[tuple[np.ndarray, list[int], int]]:
+        """A group's missing runs, as rectangles of points and seeds with the same number of
+        finished records: positions of the points in the group, seeds, finished records.
+        """
+        missing = self._missing_records(number)
+        points_by_row: dict[bytes, list[int]] = {}
+        for point, row in enumerate(missing):
+            points_by_row.setdefault(row.tobytes(), []).append(point)
+        for points in points_by_row.values():
+            row = missing[points[0]]
+            for done in np.unique(row[row >= 0]):
+                seeds = [self.request.seed_list[j] for j in np.flatnonzero(row == done)]
+                yield np.asarray(points), seeds, int(done)
 
     def _post_event(self, event: object) -> None:
         """Pass an event to the main thread, unless it has stopped receiving them."""
@@ -389,7 +408,7 @@ class StudyRun:
     def _run_in_worker(self, task: BlockTask) -> None:
         """Compute a block and post its results; an empty list of tasks marks the end."""
         try:
-            with task.slots:
+            with task.slots, self.study.program.options.applied():
                 device = self.devices.get()
                 try:
                     for block in self._run_segments(task, device):
@@ -473,14 +492,17 @@ class StudyRun:
         padded = labels + [labels[-1]] * (task.plan.points - len(labels))
         leaves = self.store.state(padded, seeds, task.done)
         if leaves is None:
-            log.warning(
-                "%d runs have no state in the store at round %d and start again from round 1",
-                len(task.seeds) * len(labels),
-                task.done * self.request.record_every,
-            )
+            self._report_restart(len(task.seeds) * len(labels), task.done)
             return None
         structure = jax.tree.structure(task.plan.compiled.shape.carry)
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+
+    def _report_restart(self, runs: int, done: int) -> None:
+        log.warning(
+            "%d runs have no state in the store at round %d and start again from round 1",
+            runs,
+            done * self.request.record_every,
+        )
 
     def _has_ended(self, recorded: dict[str, np.ndarray], outcome: dict[str, np.ndarray]) -> bool:
         """Whether all runs of a block have diverged or reached the tolerances of ``until``."""
@@ -530,8 +552,11 @@ class StudyRun:
         """Write finished blocks to the store, and pass the results so far to the callback."""
         if self.store is not None:
             self.store.flush()
-        if self.callback is not None:
-            self.callback(self.dataset())
+        if self.tracking or self.callback is not None:
+            dataset = self.dataset()
+            self.tracking.update(dataset)
+            if self.callback is not None:
+                self.callback(dataset)
         self.last_flush = time.perf_counter()
 
     def _interrupted(self) -> Interrupted:
@@ -555,7 +580,10 @@ class StudyRun:
         elif self.distributed:
             for block in exchange(self.local_blocks):
                 self.collection.add(block)
-        return self._described_dataset()
+        dataset = self._described_dataset()
+        if self.tracking:
+            self.tracking.end(dataset, "finished")
+        return dataset
 
     def _described_dataset(self) -> xr.Dataset:
         """Return the results of this call, and write their attributes to the store."""
@@ -570,7 +598,9 @@ class StudyRun:
         study = self.study
         request = self.request
         axes = {axis.name: axis.labels for axis in study.axes}
-        dataset = self.collection.dataset(axes, request.record_every, study.metrics)
+        dataset = self.collection.dataset(
+            axes, request.record_every, study.metrics, study.evaluated
+        )
         for axis in study.axes:
             extra_coords = {
                 n: (axis.name, v)

@@ -15,13 +15,14 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax._core import checks, compilation_cache
-from fljax._core.module import Static, TypedKey, as_leaf
+from fljax._core.module import Static, TypedKey, as_leaf, replace
 from fljax._core.numerics import as_typed
 from fljax._core.prng import GENERATOR, GENERATORS, random_key
 from fljax.metrics.names import RESERVED
 from fljax.problems.population_problem import OnDisk
 from fljax.simulation.decisions import decided
 from fljax.simulation.leaks import check_perturbed
+from fljax.simulation.population_run import check_population
 from fljax.simulation.sampling_checks import check_sampling
 from fljax.simulation.scan import check_length
 from fljax.simulation.scenario import Simulation
@@ -292,7 +293,7 @@ def groups_of(
     firsts = [points[0] for points in members]
     simulations, has_pending = _check_points(scenario, axes, rounds, firsts, key)
     for position, (simulation, _, _) in zip(firsts, simulations, strict=True):
-        with _naming_point(axes, position):
+        with naming_point(axes, position):
             check_perturbed(simulation, rounds)
     groups = [
         Group(points, _stack(axes, points), *description)
@@ -351,7 +352,7 @@ def _is_large(axes: list[Axis]) -> bool:
 
 
 @contextlib.contextmanager
-def _naming_point(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
+def naming_point(axes: list[Axis], position: tuple[int, ...]) -> Iterator[None]:
     """Name the grid point in errors raised within."""
     try:
         yield
@@ -387,10 +388,7 @@ def _build(scenario: Scenario, rounds: int, key: Array, point: Mapping[str, Any]
             f"a scenario must return an fljax.Simulation, got {type(simulation).__name__}."
         )
     if isinstance(simulation.problem, OnDisk):
-        raise ValueError(
-            "a sweep computes runs side by side with their data in memory, and runs over a "
-            "population on disk are made one by one: fljax.run(simulation, rounds, key=seed)."
-        )
+        check_population(simulation)
     check_length(simulation, rounds)
     check_sampling(simulation, rounds)
     return simulation
@@ -430,10 +428,15 @@ def _check_points(
             if position in first_positions:
                 texts[position] = decided(simulation)
                 drawn_leaves[position] = jax.tree.map(is_drawn, simulation)
+            if isinstance(simulation.problem, OnDisk):  # JAX has no arrays of absent rows
+                return replace(simulation, problem=simulation.problem.bare())
             return simulation
 
-        with _naming_point(axes, position):
-            abstract[position] = jax.eval_shape(build, key)
+        with naming_point(axes, position):
+            built = jax.eval_shape(build, key)
+            if isinstance(built.problem, OnDisk):
+                built = replace(built, problem=built.problem.stored())
+            abstract[position] = built
     results = [(abstract[first], drawn_leaves[first], texts[first]) for first in firsts]
     return results, has_pending
 
@@ -485,7 +488,7 @@ def _check_values(
         compute = _compile(without.lower())
         for seed in seeds:
             common_values = jax.tree.map(np.asarray, compute(seed))
-            with _naming_point(axes, group.positions[0]):
+            with naming_point(axes, group.positions[0]):
                 for deferred, numbers in zip(common, common_values, strict=True):
                     deferred.check(*numbers)
         return False
@@ -496,7 +499,7 @@ def _check_values(
             common_values, stacked = jax.tree.map(
                 np.asarray, compute(seed, group.pick(np.minimum(rows, count - 1)))
             )
-            with _naming_point(axes, group.positions[start]):
+            with naming_point(axes, group.positions[start]):
                 for deferred, numbers in zip(common, common_values, strict=True):
                     deferred.check(*numbers)
             for deferred, numbers in zip(varying, stacked, strict=True):
@@ -519,5 +522,5 @@ def _check_at_points(
             deferred.check(*stacked)
             return
     for i, position in enumerate(positions):
-        with _naming_point(axes, position):
+        with naming_point(axes, position):
             deferred.check(*(values[i] for values in stacked))

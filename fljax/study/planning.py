@@ -16,6 +16,7 @@ from fljax._core.memory import human
 from fljax._core.prng import GENERATOR
 from fljax.study import batched_program, block_sizes
 from fljax.study.batched_program import Compiled
+from fljax.study.block_sizes import BlockSizes
 from fljax.study.grid import Group, Scenario, label_of
 from fljax.study.request import Request, Study
 
@@ -220,6 +221,20 @@ def plan(
 
     Returns:
       A :class:`Plan`, which prints as a short table.
+
+    Raises:
+      ValueError: a population on disk, whose runs are not divided into blocks.
+
+    Example:
+      >>> import fljax as fl
+      >>> def scenario(key, step_size):
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.ridge(key, clients=6, samples=10, dim=2),
+      ...         algorithm=fl.algorithms.FedAvg(step_size),
+      ...         metrics=["normalized_error"])
+      >>> plan = fl.plan(scenario, rounds=20, seeds=3, grid={"step_size": [0.1, 0.2]})
+      >>> plan.runs, plan.compilations
+      (6, 1)
     """
     checks.switch("measure", measure)
     study = Study.of(
@@ -238,6 +253,12 @@ def plan(
             until=until,
         )
     )
+    if study.on_disk:
+        raise ValueError(
+            "a plan divides runs whose data are in memory into blocks; over a population on disk "
+            "all grid points of a seed advance together, a cohort at a time, and fljax.sweep needs "
+            "no plan."
+        )
     seed_count = len(study.request.seed_list)
     began = time.perf_counter()
     parts = []
@@ -314,6 +335,26 @@ def _measure(study: Study, group: Group) -> int:
 def plan_blocks(study: Study, number: int, points: int, seeds: int) -> BlockPlan:
     """Choose block sizes for runs that suit the machine and fit into memory, and compile them."""
     group = study.groups[number]
+    sizes = study.sizes.get(number) or choose_sizes(study, number, points, seeds, study.workers)
+    workers = 1 if sizes.is_brief else study.workers
+    fitted = _fit(study, group, sizes.points, sizes.seeds, sizes.blocks_per_call, workers)
+    # Further segments have other programs, which must not be compiled in the main thread.
+    is_one_segment = len(segments_of(study, group, fitted.points * fitted.seeds_per_call, 0)) == 1
+    is_brief = sizes.is_brief and is_one_segment and not fitted.compiled.must_run_alone
+    return fitted._replace(is_brief=is_brief)
+
+
+def choose_sizes(study: Study, number: int, points: int, seeds: int, callers: int) -> BlockSizes:
+    """Choose block sizes for some runs of a group that suit the machine; nothing is compiled.
+
+    Args:
+      study: the whole study.
+      number: of the group.
+      points: number of its points whose runs are missing.
+      seeds: number of seeds of these runs.
+      callers: number of workers that are to get calls; block sizes do not depend on it.
+    """
+    group = study.groups[number]
     run = group.footprint
     max_points = block_sizes.points_per_block(run, points)
     size = study.block or block_sizes.measured_block(study.identities[number])
@@ -337,12 +378,9 @@ def plan_blocks(study: Study, number: int, points: int, seeds: int) -> BlockPlan
     if study.block is not None:
         block = min(study.block, seeds_of_all)
     blocks_per_call = block_sizes.choose_blocks_per_call(
-        run, points_per_block, block, seeds, workers, rounds
+        run, points_per_block, block, seeds, 1 if brief else callers, rounds
     )
-    fitted = _fit(study, group, points_per_block, block, blocks_per_call, workers)
-    # Further segments have other programs, which must not be compiled in the main thread.
-    is_one_segment = len(segments_of(study, group, fitted.points * fitted.seeds_per_call, 0)) == 1
-    return fitted._replace(is_brief=brief and is_one_segment and not fitted.compiled.must_run_alone)
+    return BlockSizes(points_per_block, block, blocks_per_call, brief)
 
 
 def segments_of(study: Study, group: Group, runs: int, done: int) -> list[int]:
@@ -372,7 +410,8 @@ def _fit(
             compiled, seconds = study.program.compile(
                 np.arange(seeds * blocks_per_call, dtype=np.uint32),
                 study.root_key,
-                group.pick(np.arange(points)),
+                # A piece of a study may have fewer points than its blocks.
+                group.pick(np.minimum(np.arange(points), len(group.positions) - 1)),
                 None,
                 (points, blocks_per_call),
                 records,

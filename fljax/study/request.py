@@ -28,7 +28,8 @@ from fljax.simulation.scan import check_rounds
 from fljax.simulation.scenario import Simulation
 from fljax.study import batched_program, block_sizes
 from fljax.study.batched_program import Program
-from fljax.study.grid import Axis, Group, Scenario, axes_of, label_of, numbers_digest
+from fljax.study.block_sizes import BlockSizes
+from fljax.study.grid import Axis, Group, Scenario, axes_of, label_of, naming_point, numbers_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,8 @@ class Study:
     block: int | None  # seeds per block, if requested
     workers: int
     until: dict[str, float]
+    #: Block sizes of groups for which another process has chosen them; see `fljax.study.pieces`.
+    sizes: dict[int, BlockSizes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request) -> "Study":
@@ -136,16 +139,23 @@ class Study:
         groups = program.groups(axes, request.retrace)
         block = request.block
         workers = request.workers
+        on_disk = any(group.abstract.problem.on_disk for group in groups)
+        if on_disk:
+            _check_populations(request, groups)
         if request.shard_over == "clients":
             block = block or 1
             workers = 1  # every run uses all devices
-            _check_divisible(groups)
+            if not on_disk:
+                _check_divisible(groups)
         if request.keep_models:
             _check_shapes(groups)
         _check_names(axes, groups)
         until = _checked_tolerances(request.until or {}, groups)
         with batched_program.hint_at_static(axes):
-            identities = [program.identity(group, request.retrace) for group in groups]
+            identities = []
+            for group in groups:
+                with naming_point(axes, group.positions[0]):
+                    identities.append(program.identity(group, request.retrace))
             if request.retrace:
                 _check_identified(program, identities)
             _check_axes(program, groups)
@@ -168,6 +178,16 @@ class Study:
     def names(self, group: int) -> list[str]:
         """Labels of a group's points."""
         return [label_of(self.axes, position) for position in self.groups[group].positions]
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its runs are over a population on disk."""
+        return self.groups[0].abstract.problem.on_disk
+
+    @property
+    def evaluated(self) -> list[int]:
+        """The clients of a population that metrics evaluate."""
+        return list(getattr(self.groups[0].abstract.problem, "evaluated", ()))
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -206,9 +226,7 @@ class Study:
                 }
         return {
             "identity": {
-                "fljax": __version__,
-                "jax": jax.__version__,
-                "jaxlib": metadata.version("jaxlib"),
+                **versions(),
                 "dtype": str(float_dtype()),
                 "prng": request.generator,
                 "root": request.root,
@@ -223,7 +241,17 @@ class Study:
             "seeds": request.seed_list,
             "rounds": request.rounds,
             "metrics": self.metrics,
-        }
+        } | ({"evaluated": self.evaluated} if self.evaluated else {})
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions on which results depend."""
+    return {
+        "fljax": __version__,
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),  # looked up in files, which takes a millisecond
+    }
 
 
 @functools.lru_cache(maxsize=64)
@@ -260,6 +288,27 @@ def _seed_list(seeds: int | Sequence[int]) -> list[int]:
             f"seeds must be distinct integers >= 0, at least one, all below 2**32, got {numbers}."
         )
     return numbers
+
+
+def _check_populations(request: Request, groups: list[Group]) -> None:
+    """Raise ``ValueError`` where runs over populations on disk do not fit one study."""
+    problems = [group.abstract.problem for group in groups]
+    if not all(problem.on_disk for problem in problems):
+        raise ValueError(
+            "some grid points have a population on disk and others have their clients in memory; "
+            "make a study of each."
+        )
+    for name in ("block", "workers"):
+        if getattr(request, name) not in (None, 1):
+            raise ValueError(
+                f"{name}= divides runs whose data are in memory; of a population, all grid points "
+                f"of a seed advance together, one seed after the other. Leave {name}= out."
+            )
+    if len({problem.evaluated for problem in problems}) > 1:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "grid points evaluate different clients of the population, which one array of metrics "
+            "cannot tell apart; give all of them the same evaluated=."
+        )
 
 
 def _check_divisible(groups: list[Group]) -> None:

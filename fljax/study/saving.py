@@ -105,6 +105,18 @@ def load(path: str | os.PathLike) -> xr.Dataset:
       FileNotFoundError: no such file.
       StoreError: a folder that is not a store, or holds files of another study.
       ValueError: the file is truncated, altered, or not a results file.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=10, dim=2),
+      ...     algorithm=fl.algorithms.FedAvg(0.1),
+      ...     metrics=["normalized_error"],
+      ... )
+      >>> file = getfixture("tmp_path") / "results.nc"
+      >>> path = fl.save(fl.run(simulation, rounds=5), file)
+      >>> fl.load(path)["normalized_error"].shape
+      (5,)
     """
     path = Path(path)
     if path.is_dir():

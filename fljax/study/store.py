@@ -13,8 +13,9 @@ import io
 import itertools
 import json
 import os
+import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,11 @@ from fljax._core.storage import (
 
 FORMAT = 3
 MANIFEST = "study.json"
+
+#: The start of the names of folders in which workers of an executor leave their runs, and the file
+#: in each without which they stop.
+PIECES = "pieces"
+TOKEN = "token"
 
 
 class DamageWarning(UserWarning):
@@ -78,7 +84,7 @@ def difference(
     )
 
 
-def _conflict(
+def conflict(
     first: Mapping[str, Any], second: Mapping[str, Any], sides: tuple[str, str] = _STORE_AND_REQUEST
 ) -> str:
     """Return the fields of two studies that differ and are specified by both; empty if none do."""
@@ -228,7 +234,7 @@ class Store:
         with contextlib.nullcontext() if self.unwritable else self._manifest_lock():
             stored = self.manifest()
             if stored:
-                if text := _conflict(stored, study):
+                if text := conflict(stored, study):
                     raise OtherStudyError(
                         f"the store {self.folder} holds another study:{text}\n"
                         "Finish it with what it was begun with, or choose another store. "
@@ -280,17 +286,20 @@ class Store:
                     self._add_state_locations(name, i, block.points, block.seeds, block.last)
             self._save("runs", pack(blocks, self._manifest))
             del self._unwritten[: len(blocks)]  # only after writing: a flush may be interrupted
-            # Now that later segments are safe, the states before them can be deleted.
-            superseded = set()
-            for block in blocks:
-                superseded |= self._remove_state_locations(block.points, block.seeds, block.last)
-            named = {
-                location[0]
-                for locations in self._state_locations.values()
-                for location in locations.values()
-            }
-            for file in superseded - named:
-                (self.folder / file).unlink(missing_ok=True)
+            self._delete_states_before(blocks)
+
+    def _delete_states_before(self, blocks: Sequence[Block]) -> None:
+        """Delete states that are not needed any more, since these later segments are safe."""
+        superseded = set()
+        for block in blocks:
+            superseded |= self._remove_state_locations(block.points, block.seeds, block.last)
+        named = {
+            location[0]
+            for locations in self._state_locations.values()
+            for location in locations.values()
+        }
+        for file in superseded - named:
+            (self.folder / file).unlink(missing_ok=True)
 
     def _add_state_locations(
         self, file: str, block: int, points: list[str], seeds: list[int], last: int
@@ -312,6 +321,66 @@ class Store:
             locations = self._state_locations.get(pair, {})
             files |= {locations.pop(earlier)[0] for earlier in list(locations) if earlier < last}
         return files
+
+    # Pieces --------------------------------------------------------------------------------------
+
+    def link_states(self, folder: Path, points: list[str], seeds: list[int], last: int) -> set[str]:
+        """Make a folder a store of the same study with the states of some runs.
+
+        Args:
+          folder: a new one, or one that this method made.
+          points: labels of the runs' points.
+          seeds: of the runs.
+          last: number of records before the states.
+
+        Returns:
+          the names of the files with the states.
+        """
+        pairs = itertools.product(points, seeds)
+        locations = [self._state_locations.get(pair, {}).get(last) for pair in pairs]
+        names = {location[0] for location in locations if location is not None}
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            shutil.copy2(self.folder / MANIFEST, folder / MANIFEST)
+            for name in names:
+                try:
+                    os.link(self.folder / name, folder / name)
+                except FileExistsError:
+                    pass
+                except OSError:  # a file system without links
+                    shutil.copy2(self.folder / name, folder / name)
+        return names
+
+    def blocks_in(self, folder: Path, known: Container[str]) -> dict[str, list[Block]]:
+        """The blocks in a folder's files of this study by file name, except for known names."""
+        paths = [path for path in _files(folder, "runs-*.npz") if path.name not in known]
+        contents = {path.name: self._read(path) for path in paths}
+        return {name: unpack(content) for name, content in contents.items() if content is not None}
+
+    def adopt(self, folder: Path, linked: Container[str] = ()) -> None:
+        """Move the finished blocks of a folder, and their states, into the store.
+
+        States are moved first, so that there are no records without their state.
+
+        Args:
+          folder: of a piece of this study.
+          linked: names of states that :meth:`link_states` put there.
+        """
+        blocks = [block for some in self.blocks_in(folder, ()).values() for block in some]
+        with writing(self.folder):
+            for path in [*_files(folder, "state-*.npz"), *_files(folder, "runs-*.npz")]:
+                if path.name not in linked:
+                    os.replace(path, self.folder / path.name)
+        self._delete_states_before(blocks)
+
+    def adopt_leftovers(self) -> None:
+        """Adopt what workers of an executor have left that were not collected, and stop them."""
+        self.manifest()
+        for session in self.folder.glob(f"{PIECES}-*"):
+            (session / TOKEN).unlink(missing_ok=True)
+            for piece in session.glob("[0-9]*"):
+                self.adopt(piece)
+            shutil.rmtree(session, ignore_errors=True)
 
     def _save(self, kind: str, content: bytes) -> str:
         name = f"{kind}-{digest(content)}.npz"
@@ -385,7 +454,7 @@ class Store:
         return [load_leaf(number) for number in range(count)]
 
     def _files(self, pattern: str) -> list[Path]:
-        return sorted(path for path in self.folder.glob(pattern) if not path.name.startswith("."))
+        return _files(self.folder, pattern)
 
     def _read(self, path: Path) -> bytes | None:
         """A file's bytes; if they were changed, rename the file and return ``None``."""
@@ -413,11 +482,15 @@ class Store:
 
     def _require_own(self, path: Path, content: bytes) -> None:
         """Raise ``StoreError`` for a file that was made by another study."""
-        if text := _conflict(self._manifest, _header(content), ("in the store", "in the file")):
+        if text := conflict(self._manifest, _header(content), ("in the store", "in the file")):
             raise StoreError(
                 f"{path.name} in {self.folder} is of another study:{text}\n"
                 "Take it out of the folder; fljax.merge joins stores of one study."
             )
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def pack(blocks: Sequence[Block], study: Mapping[str, Any] | None = None) -> bytes:
@@ -500,6 +573,20 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
       StoreError: one of them is not a store; ``into`` is in use or cannot be written.
       ValueError: a store given twice, stores of different studies or of other rounds, with the
         difference named; nothing is written.
+
+    Example:
+      >>> import fljax as fl
+      >>> def scenario(key):
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.ridge(key, clients=6, samples=10, dim=2),
+      ...         algorithm=fl.algorithms.FedAvg(0.1),
+      ...         metrics=["normalized_error"])
+      >>> folder = getfixture("tmp_path")
+      >>> parts = [folder / "one", folder / "two"]
+      >>> for shard, store in zip(["1/2", "2/2"], parts):
+      ...     _ = fl.sweep(scenario, rounds=5, seeds=4, shard=shard, store=store)
+      >>> dict(fl.load(fl.merge(folder / "all", *parts)).sizes)
+      {'seed': 4, 'round': 5}
     """
     for number, folder in enumerate((into, *stores)):
         check("into" if not number else f"store {number}", folder, rule_of(str | os.PathLike))
@@ -521,7 +608,7 @@ def merge(into: str | os.PathLike, *stores: str | os.PathLike) -> Path:
     for part in other_stores:
         manifest = part.manifest()
         sides = (f"in {first_store.folder}", f"in {part.folder}")
-        text = _conflict(study, manifest, sides)
+        text = conflict(study, manifest, sides)
         text += difference({"rounds": study["rounds"]}, {"rounds": manifest["rounds"]}, sides)
         if text:
             raise OtherStudyError(

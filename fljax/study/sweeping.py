@@ -12,9 +12,10 @@ from fljax._core.annotations import check, rule_of
 from fljax._core.prng import GENERATOR
 from fljax._core.storage import named
 from fljax.results.warnings import warn
-from fljax.study.executor import StudyRun
+from fljax.study.distribution import check_executor, open_run
 from fljax.study.grid import Scenario
 from fljax.study.request import Request, Study, parse_shard
+from fljax.study.tracking import Tracking, trackers_of
 
 
 def sweep(
@@ -35,9 +36,11 @@ def sweep(
     store: str | PathLike | None = None,
     keep_state: bool = True,
     shard: str | tuple[int, int] | None = None,
+    executor: Any = None,  # concurrent.futures.Executor | None
     segment: int | None = None,
     until: Mapping[str, float] | None = None,
     callback: Callable[[xr.Dataset], None] | None = None,
+    track: Any = None,  # Tracker | Sequence[Tracker] | None
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Run a scenario for every seed and grid point.
@@ -51,6 +54,10 @@ def sweep(
     resumes where it stopped; a finished one that is run again with more seeds, rounds or grid
     points computes only the new ones. In several processes joined by ``jax.distributed`` each
     computes its share, and all return everything.
+
+    Over a population on disk all grid points of a seed advance together, and a cohort is read once
+    for all points with the same participants. Each run is that of :func:`run` with the simulation
+    and the key of its point and seed.
 
     Args:
       scenario: ``(key, **point) -> Simulation``, pure.
@@ -69,8 +76,8 @@ def sweep(
         bit the results of a study that had all seeds from the start.
       workers: number of blocks computed concurrently; by default the available cores on a CPU, else
         1. Runs of about a millisecond in all are one block, computed in the calling thread.
-      keep_models: also return every run's final models, ``[..., seed, client, parameter]``, and the
-        privacy loss of every client.
+      keep_models: also return every run's final models, ``[..., seed, client, parameter]``, of a
+        population the server's, ``[..., seed, parameter]``, and the privacy loss of every client.
       independent_noise: draw the noise (and participants, delays, losses) independently at each
         grid point, and also independently of any other study of the scenario (another algorithm,
         budget, data or number of rounds; since a computation is identified by its program, also
@@ -85,11 +92,20 @@ def sweep(
         ``secrets.randbits(128)``, repeats and resumes it.
       shard_over: the axis that is distributed over several devices: ``"seeds"``, where each device
         runs its own blocks; or, for one very large network, its ``"clients"``, mixing included
-        (their number must be a multiple of the number of devices of all processes).
+        (their number, of a population that of a round's participants, must be a multiple of the
+        number of devices of all processes).
       store: a folder in which the study is kept.
       keep_state: also store the state of every run, so that more rounds can be added.
       shard: ``"i/n"``: compute only the i-th of n parts, into the store; :func:`merge` joins
         them.
+      executor: a ``concurrent.futures.Executor`` whose workers compute the study: a
+        ``ProcessPoolExecutor`` that spawns, ``client.get_executor()`` of Dask, those of
+        ``mpi4py.futures`` and loky, or one of :mod:`fljax.executors`. It needs a store in a folder
+        that all workers see. Each task is a piece of the study, of whole blocks as this process
+        would compute them, so that results are bit for bit the same on machines of the same kind. A
+        task whose worker is lost is handed out again, and continues from the piece's last
+        checkpoint. ``workers`` is then also the number of blocks that a worker computes
+        concurrently.
       segment: number of rounds between checkpoints of a run; by default only long runs have
         checkpoints.
       until: maps metrics to tolerances: a block ends once each of its runs has diverged or has
@@ -100,6 +116,10 @@ def sweep(
       callback: called with the dataset so far, every few seconds. It sees metrics that no budget
         covers and can end the study by an exception, so that private runs are then nominal
         (:func:`fljax.privacy.assumptions`).
+      track: a tracker of :mod:`fljax.track`, or a list of them: they show the curves while the
+        study runs, and keep its settings, table and pictures. They see metrics that no budget
+        covers, as files of results do, and cannot end the study. One that fails is given up, with
+        one warning.
       progress: by default a progress bar on a terminal and in notebooks, elsewhere a line per
         minute; ``False`` shows nothing.
 
@@ -114,6 +134,9 @@ def sweep(
         on the host that cannot be identified (it holds a lock or a file).
       OtherStudyError: a store that holds another study; it is a ``ValueError``.
       StoreError: a store that cannot be written or is in use.
+      WorkerError: workers of the executor that lack the scenario's module, have other versions of
+        fljax or JAX, do not see the store, or are lost again and again.
+      ImportError: the library of a tracker is not installed.
       MemoryError: a single run that does not fit; results that do not fit, before anything is
         computed.
       Interrupted: on Ctrl-C; it holds the finished runs.
@@ -139,6 +162,7 @@ def sweep(
     checks.switch("keep_state", keep_state)
     if progress is not None:
         checks.switch("progress", progress)
+    trackers = trackers_of(track)
     study = Study.of(
         Request(
             scenario=scenario,
@@ -159,6 +183,13 @@ def sweep(
             retrace=store is not None,
         )
     )
+    if executor is not None:
+        check_executor(executor, study.request, store, shard)
+        if study.on_disk:
+            raise ValueError(
+                "a study over a population on disk reads a cohort once for all grid points, in one "
+                "process; leave executor= out, or divide the seeds by shard=."
+            )
     part, parts = (0, 1) if shard is None else parse_shard(shard)
     processes = jax.process_count()
     if shard is not None:
@@ -169,8 +200,18 @@ def sweep(
     if processes > 1 and shard_over == "seeds":
         part = jax.process_index()
         parts = processes
-    with StudyRun(
-        study, store, keep_state, part, parts, shard is not None, callback, progress
+    with open_run(
+        executor,
+        study,
+        store,
+        keep_state,
+        part,
+        parts,
+        shard is not None,
+        callback,
+        # Each process computes some of the runs; the first one has all of them at the end.
+        Tracking(trackers if jax.process_index() == 0 else []),
+        progress,
     ) as run:
         run.execute()
         dataset = run.finish()

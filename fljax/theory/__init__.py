@@ -8,6 +8,7 @@ them; bounds that privacy rests on are in :mod:`fljax.privacy.accounting`.
 import sys
 
 from fljax._core.nearest_names import suggest_names
+from fljax.theory import compression_rates as compression
 from fljax.theory import gtvmin_theory as networks
 from fljax.theory import (
     multiagent,
@@ -21,6 +22,7 @@ from fljax.theory import pgfl_theory as pgfl
 from fljax.theory import zcdp_nfl_theory as zcdp_nfl
 
 __all__ = [
+    "compression",
     "multiagent",
     "multiagent_privacy",
     "network_rates",

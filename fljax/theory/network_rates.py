@@ -39,7 +39,7 @@ from fljax.theory import gtvmin_theory
 from fljax.theory.multiagent import affine_gradient
 
 __all__ = [
-    "Asynchronous",
+    "AsynchronousRates",
     "LargestBound",
     "asynchronous_bound",
     "consensus_extremes",
@@ -436,7 +436,7 @@ def _perturbed(factor: Array, distance: Array, sizes: Array) -> Array:
     return jax.lax.scan(step, distance, sizes)[1]
 
 
-class Asynchronous(NamedTuple):
+class AsynchronousRates(NamedTuple):
     r"""Bounds on the largest error of a client after each event, relative to that of the start."""
 
     bound: Array  # [T]
@@ -447,7 +447,7 @@ class Asynchronous(NamedTuple):
 @checked
 def asynchronous_bound(
     factor: Float[Array, ""] | float, events: int, delay: int, activity: int | None = None
-) -> Asynchronous:
+) -> AsynchronousRates:
     r"""Bound for partially asynchronous rounds of a pseudo-contraction: (134), repaired.
 
     If a round contracts by :math:`\kappa` in the norm :math:`\max_k\|w_k\|` (for FedRelax
@@ -493,7 +493,7 @@ def asynchronous_bound(
         time // (2 * longest + 1),
         time / (2 * longest + 1),
     )
-    return Asynchronous(*(factor ** jnp.asarray(e, factor.dtype) for e in exponents))
+    return AsynchronousRates(*(factor ** jnp.asarray(e, factor.dtype) for e in exponents))
 
 
 # --------------------------------------------------------------------------- the system

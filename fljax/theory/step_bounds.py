@@ -6,6 +6,7 @@ from the steps that are best in a run; those of :func:`gradient_tracking_step` a
 clients' objectives have the same curvature.
 """
 
+import functools
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ __all__ = [
     "Gossip",
     "Rate",
     "choco_consensus",
+    "easgd_step",
     "fedavg_bound",
     "gradient_tracking_step",
     "proxskip",
@@ -57,7 +59,8 @@ class FedAvgBound(NamedTuple):
     offset: Array  # []  step t is 2 / (m (offset + t))
 
 
-def _curvatures(smoothness: object, convexity: object) -> None:
+def check_curvatures(smoothness: object, convexity: object) -> None:
+    """Raise ``ValueError`` unless both are positive, and in order."""
     checks.positive("smoothness", smoothness)
     checks.positive("convexity", convexity)
     checks.check_when_concrete(_check_order, smoothness, convexity)
@@ -182,7 +185,7 @@ def proxskip(smoothness: Number, convexity: Number, probability: Number | None =
     Reference:
       Mishchenko et al. 2022, Theorem 3.6.
     """
-    _curvatures(smoothness, convexity)
+    check_curvatures(smoothness, convexity)
     ratio = jnp.asarray(convexity / smoothness)
     if probability is None:
         probability = jnp.sqrt(ratio)
@@ -212,7 +215,7 @@ def saga(smoothness: Number, convexity: Number, samples: int) -> Rate:
     Reference:
       Defazio, Bach and Lacoste-Julien 2014, Theorem 1 and Corollary 1.
     """
-    _curvatures(smoothness, convexity)
+    check_curvatures(smoothness, convexity)
     checks.count("samples", samples)
     ratio = jnp.asarray(convexity / smoothness)
     factor = 1 - jnp.minimum(1 / (4 * samples), ratio / 3)
@@ -254,7 +257,7 @@ def scaffold_step(
     Reference:
       Karimireddy et al. 2020, Theorem III (strongly convex).
     """
-    _curvatures(smoothness, convexity)
+    check_curvatures(smoothness, convexity)
     checks.count("local_steps", local_steps)
     checks.count("clients", clients)
     checks.interval("server_step_size", server_step_size, at_least=1)
@@ -264,6 +267,52 @@ def scaffold_step(
         raise ValueError(f"participants must be at most the {clients} clients, got {participants}.")
     effective = jnp.minimum(1 / (81 * smoothness), participants / (15 * convexity * clients))
     return effective / (local_steps * server_step_size)
+
+
+@checked
+def easgd_step(smoothness: Number, moving_rate: Number, clients: int) -> Float[Array, ""]:
+    r"""EASGD of one local step and all clients: the step size below which it converges,
+
+    .. math:: \mu<\frac1L\Big(2-\frac{2\alpha}{2-K\alpha}\Big)
+
+    A round is gradient descent of unit step on
+    :math:`\sum_k(\mu f_k(x_k)+\frac\alpha2\|x_k-\tilde x\|^2)`, whose curvature is at most the
+    larger eigenvalue of :math:`\begin{pmatrix}\mu L+\alpha&-\alpha\sqrt K\\
+    -\alpha\sqrt K&K\alpha\end{pmatrix}`; the bound is where this is two. It is exact where all
+    clients' objectives have the same curvature. For one client it is the condition of Zhang,
+    Choromanska and LeCun 2015 for workers that meet the center in turns.
+
+    Args:
+      smoothness: :math:`L`.
+      moving_rate: :math:`\alpha`, in (0, 1).
+      clients: :math:`K\ge1`.
+
+    Raises:
+      ValueError: no curvature, no clients, a moving rate outside (0, 1) or so large that no step
+        size is stable, :math:`\alpha\ge2/(K+1)`.
+
+    Example:
+      >>> round(float(easgd_step(2.0, 0.1, 9)), 4)
+      0.9091
+
+    Reference:
+      Zhang, Choromanska and LeCun 2015 for one client; ours for several at once.
+    """
+    checks.positive("smoothness", smoothness)
+    checks.interval("moving_rate", moving_rate, above=0, below=1)
+    checks.count("clients", clients)
+    checks.check_when_concrete(functools.partial(_check_elastic, clients), moving_rate)
+    rate = jnp.asarray(moving_rate)
+    return (2 - 2 * rate / (2 - clients * rate)) / smoothness
+
+
+def _check_elastic(clients: int, moving_rate: float) -> None:
+    if float(moving_rate) >= 2 / (clients + 1):
+        raise ValueError(
+            f"no step size is stable with moving_rate={float(moving_rate):g} and {clients} "
+            "clients, whose pulls on the center add up; it must be below "
+            f"2 / (clients + 1) = {2 / (clients + 1):g}."
+        )
 
 
 @checked
@@ -311,7 +360,7 @@ def fedavg_bound(
     Reference:
       Li et al. 2020 (On the convergence of FedAvg on non-IID data), Theorem 1.
     """
-    _curvatures(smoothness, convexity)
+    check_curvatures(smoothness, convexity)
     checks.count("local_steps", local_steps)
     checks.count("steps", steps)
     for name, value in (

@@ -32,6 +32,7 @@ from fljax.tuning.search import (
     FIRST_SEED,
     Tuned,
     check_target,
+    check_unclocked,
     check_window,
     evaluated_until,
     tune,
@@ -172,7 +173,7 @@ class Comparison:
         Args:
           x: ``"round"``, ``"bits"`` (and all of :func:`fljax.plotting.learning_curves`),
             ``"gradients"`` or ``"proximal"`` (methods that evaluate none, or not a fixed number,
-            are left out), or ``"seconds"``, if they were measured.
+            are left out), or ``"seconds"``, of runs on a clock or if they were measured.
 
         Returns:
           The axes; a horizontal line is the target.
@@ -248,6 +249,7 @@ def compare(
     record_every: int = 1,
     timed: bool = False,
     store: str | PathLike | None = None,
+    executor: Any = None,  # concurrent.futures.Executor | None
     **search: Any,
 ) -> Comparison:
     """Compare methods from tuning to table: tune each by the same rule with :func:`fljax.tune`, and
@@ -258,11 +260,11 @@ def compare(
     minimizations of a client's objective plus a quadratic). They are counted in the program of a
     round: a batch counts as many gradients as it has samples; gradients of absent clients and
     within an iterative proximal step count as well. Both are NaN for methods that do not evaluate a
-    fixed number of them (full gradients in random rounds). If ``timed``, they also have
-    ``seconds``, the rounds times the wall time of one round of a simulation on this machine: the
+    fixed number of them (full gradients in random rounds). Simulations with a clock
+    (:mod:`fljax.clock`) have ``seconds``, the time on their devices. If ``timed``, others have them
+    as well, as the rounds times the wall time of one round of a simulation on this machine: the
     difference between a complete and half a run, one at a time and compiled, the least of three
-    times each. It is the time to compute all clients and the metrics, not the time of a network,
-    for which there is ``fl.plotting.learning_curves(results, x="seconds", seconds_per_round=...)``.
+    times each. It is the time to compute all clients and the metrics, not the time of a network.
 
     Args:
       scenario: ``(key, algorithm) -> Simulation``, pure.
@@ -270,8 +272,8 @@ def compare(
         of your choice to a function that makes an algorithm and the values to search.
       metric: the metric to minimize, or to maximize if it is better the larger it is.
       rounds: number of rounds of every run, in the tuning and in the evaluation.
-      goal: the criterion of the tuning, ``"final"``, ``"area"``, ``"rounds"``, ``"bits"`` or
-        ``"gradients"``.
+      goal: the criterion of the tuning, ``"final"``, ``"area"``, ``"rounds"``, ``"bits"``,
+        ``"gradients"`` or, on a clock, ``"seconds"``.
       target: target value of the metric; given one, the table and the profiles show the cost that
         each method needs until the metric is at or below it, or at or above it if larger is better.
         All goals but the first two need one.
@@ -281,8 +283,9 @@ def compare(
       tuning_seeds: number of seeds of the tuning, or a list of them, from 10^9 on.
       record_every: number of rounds between records of the metrics.
       timed: whether to measure the seconds of a round of each method as well, which takes two more
-        compilations of each.
+        compilations of each; for simulations without a clock.
       store: a folder that keeps all runs; a comparison that was killed resumes from there.
+      executor: computes the runs on its workers, as in :func:`fljax.sweep`; it needs a store.
       **search: further arguments of :func:`fljax.tune`, such as ``points`` and ``extensions``.
 
     Returns:
@@ -290,7 +293,7 @@ def compare(
 
     Raises:
       ValueError: before anything is compiled, fewer than two methods, seeds of the evaluation that
-        are the tuning's, or what :func:`fljax.tune` raises.
+        are the tuning's, ``timed`` simulations with a clock, or what :func:`fljax.tune` raises.
 
     Example:
       >>> import jax, fljax as fl
@@ -329,6 +332,8 @@ def compare(
     checks.switch("timed", timed)
     if timed and rounds < 2 * record_every:
         raise ValueError(f"timed= needs two records or more, got rounds={rounds}.")
+    if timed:
+        check_unclocked(scenario, methods, rounds)
     tuned = tune(
         scenario,
         methods,
@@ -340,6 +345,7 @@ def compare(
         seeds=tuning_seeds,
         record_every=record_every,
         store=store,
+        executor=executor,
         **search,
     )
     results = sweep(
@@ -349,6 +355,7 @@ def compare(
         seeds=evaluated,
         record_every=record_every,
         store=store,
+        executor=executor,
     )
     numbers = results["round"].values
     counts = [evaluated_until(scenario, method, numbers) for method in tuned.methods.values()]

@@ -128,8 +128,9 @@ def check_score(simulation: Simulation, metric: Metric) -> None:
         covered.append(of_messages)
         shared = jnp.zeros_like(model) if model.ndim == 1 else None
         samples = {name: getattr(problem, name) for name in ("features", "targets", "statistics")}
+        problem = replace(problem, **taint.private(samples))
         snapshot = Snapshot(
-            replace(problem, **taint.private(samples)),
+            problem,
             simulation.network,
             jnp.zeros((problem.clients, model.shape[-1]), model.dtype),
             taint.private(prepared.optimum),
@@ -137,6 +138,7 @@ def check_score(simulation: Simulation, metric: Metric) -> None:
             hidden,
             None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars),
             taint.private(carry.quantities),
+            simulation.algorithm.predictor(hidden, problem),
         )
         taint.open_to_all(metric.measure(snapshot), metric.name)
 

@@ -24,13 +24,14 @@ from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.prng import random_key
 from fljax._core.storage import replace_file, sealed, text_of, unsealed
-from fljax.algorithms.algorithm import REGISTRY, SYNONYMS, Algorithm
+from fljax.algorithms.algorithm import REGISTRY, Algorithm, meanings
 from fljax.metrics.definitions import METRICS, Metric, as_metric
 from fljax.metrics.names import COMPUTED
 from fljax.plotting.house_style import SMALL_TEXT, look_of, style, widen
 from fljax.results import statistics
 from fljax.results.warnings import AssumptionWarning, DivergenceWarning, MetricWarning
 from fljax.simulation.running import evaluations
+from fljax.study.distribution import check_executor
 from fljax.study.grid import LabeledValues, Scenario
 from fljax.study.request import Request, Study
 from fljax.study.sweeping import sweep
@@ -54,6 +55,7 @@ RANGES: dict[str, tuple] = {
     **dict.fromkeys(("adaptivity", "damping"), (1e-4, 1e-1)),
     **dict.fromkeys(("contrast", "distillation", "calibration"), (1e-1, 1e1)),
     "inter_cluster": (1e-3, 1.0),
+    "moving_rate": (1e-3, 1e-1),
     "radius": (1e-3, 1.0),
     "outer_step_size": (1e-1, 1.0),
     "blend": (1e-2, 1.0),
@@ -74,7 +76,7 @@ SEARCHED_OPTIONS: dict[str, dict[str, tuple]] = {
         ("FedAdagrad", "FedAdam", "FedYogi"): ("adaptivity",),
         ("FML", "FedPHP"): ("supervision",),
         ("FedBuff", "pFedMe"): ("server_step_size",),
-        ("FedAvgM", "MIME", "MIMELite", "QG-DSGDm", "FedNova"): ("momentum",),
+        ("FedAvgM", "MIME", "MIMELite", "MoTEF", "QG-DSGDm", "FedNova"): ("momentum",),
         ("APPLE", "FedDistill", "FedPAC", "FedProto"): ("attraction",),
         ("FedExP",): ("damping",),
         ("FedGen", "FedNTD"): ("distillation",),
@@ -92,7 +94,12 @@ SEARCHED_OPTIONS: dict[str, dict[str, tuple]] = {
 GIVEN = {
     "clients_per_round": "it is the scenario's participation",
     "clusters": "it is the scenario's structure",
+    "components": "it is the scenario's structure",
     "compression": "it decides what a round sends",
+    "compressors_up": "it decides what a round sends",
+    "convexity": "it is the problem's",
+    "downlink": "it decides what a round sends",
+    "sparsity": "it decides what a round sends",
     "fairness": "another one is another objective",
     "local_steps": "its sensible values depend on the number of samples",
     "period": "its sensible values depend on the number of samples",
@@ -101,10 +108,11 @@ GIVEN = {
     "public": "it is data that the scenario has",
     "server": "it is an object of its own",
     "solver": "it is an algorithm of its own",
+    "topology": "it is a part of the scenario's network",
 }
 
 #: Goals that need a target, and the variable of the results that they count.
-COUNTED = {"rounds": "round", "bits": "bits", "gradients": "gradients"}
+COUNTED = {"rounds": "round", "bits": "bits", "gradients": "gradients", "seconds": "seconds"}
 
 #: The criteria: the last record, the mean over all records, or the effort needed to reach the
 #: target.
@@ -113,9 +121,10 @@ GOALS = ("final", "area", *COUNTED)
 #: A metric that grows by more than this factor from its first to its last record has diverged.
 MAX_GROWTH = 100
 
-#: A run that never reaches the target counts as this multiple of the most rounds, bits or gradients
-#: that any candidate of its method spends in all its rounds (the penalized average runtime PAR2 of
-#: algorithm configuration). A candidate that spends little must not win by not arriving.
+#: A run that never reaches the target counts as this multiple of the most rounds, bits, gradients
+#: or seconds that any candidate of its method spends in all its rounds (the penalized average
+#: runtime PAR2 of algorithm configuration). A candidate that spends little must not win by not
+#: arriving.
 PENALTY = 2.0
 
 #: Two values count as equally good if their means differ by at most this, in dB.
@@ -136,7 +145,7 @@ class Range(NamedTuple):
 class Structure(NamedTuple):
     """A method with a fixed value of each of its categories, whose numbers are searched."""
 
-    build: Callable[..., Algorithm]
+    build: Callable[..., Any]  # what the scenario takes: an algorithm, or one with a clock
     ranges: dict[str, Range]
     categories: dict[str, Any]
 
@@ -286,7 +295,7 @@ class Tuned:
         ledger is that of the selection. Other runs with the chosen values are further releases.
     """
 
-    methods: dict[str, Algorithm]
+    methods: dict[str, Any]
     chosen: dict[str, dict[str, Any]]
     interior: dict[str, dict[str, bool]]
     width: dict[str, dict[str, tuple[float, float]]]
@@ -473,6 +482,7 @@ def tune(
     halvings: int = 0,
     record_every: int = 1,
     store: str | PathLike | None = None,
+    executor: Any = None,  # concurrent.futures.Executor | None
     private: PrivateTuning | None = None,
 ) -> Tuned:
     """Choose the hyperparameters of each method, all by the same rule, on seeds reserved for
@@ -506,8 +516,9 @@ def tune(
       scenario: ``(key, algorithm) -> Simulation``, pure.
       methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), whose required numbers and
         :data:`SEARCHED_OPTIONS` are searched starting from :data:`RANGES`; or a mapping from names
-        of your choice to a function or class that makes an algorithm and the values of its
-        arguments to search: ``(least, greatest)``, an initial range on a logarithmic scale,
+        of your choice to a function or class that makes an algorithm (or what the scenario takes in
+        its place, such as a pair of an algorithm and a clock) and the values of its arguments to
+        search: ``(least, greatest)``, an initial range on a logarithmic scale,
         ``(least, greatest, "linear")``, or a list of categories, each searched separately as a
         structure: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3, 1), "momentum": (0,
         0.99, "linear"), "local_steps": [1, 5]})}``.
@@ -515,11 +526,11 @@ def tune(
         accuracy is (:attr:`fljax.metrics.Metric.larger_is_better`).
       rounds: number of rounds of every run.
       goal: ``"final"``, the last record of the metric; ``"area"``, its mean over all records;
-        ``"rounds"``, ``"bits"`` or ``"gradients"`` (sample gradients that all clients evaluate),
-        the number needed until it is at or below the target, or at or above it if larger is
-        better. A run that never reaches the target counts as twice the most rounds, bits or
-        gradients that a candidate of its method spends; there is a warning if none of a method's
-        runs does.
+        ``"rounds"``, ``"bits"``, ``"gradients"`` (sample gradients that all clients evaluate) or,
+        on a clock, ``"seconds"``, the number needed until it is at or below the target, or at or
+        above it if larger is better. A run that never reaches the target counts as twice the most
+        rounds, bits, gradients or seconds that a candidate of its method spends; there is a warning
+        if none of a method's runs does.
       target: target value, for the goals that need one.
       window: number of records whose mean must be at the target, see
         :func:`fljax.statistics.until`: noisy methods touch it before they stay there.
@@ -531,6 +542,7 @@ def tune(
         record of the metric where the goal has a target, otherwise by the goal; 0: none.
       record_every: number of rounds between records of the metrics.
       store: a folder that keeps all runs; a tuning that was killed resumes from there.
+      executor: computes the runs on its workers, as in :func:`fljax.sweep`; it needs a store.
       private: count the privacy loss of the choice. The goals are then ``"final"`` and ``"area"``,
         ``seeds`` is 1 or a single seed, and extensions, refinements, halvings and a store, which
         look at more than the best trial, are left out.
@@ -541,7 +553,8 @@ def tune(
     Raises:
       ValueError: before anything is compiled, an unknown method or one with required arguments
         other than numbers, an empty or inverted range, an argument that the method does not have,
-        an unknown goal, a goal without its target or a target without its goal, an unknown metric,
+        an unknown goal, a goal without its target or a target without its goal, seconds of
+        simulations without a clock, an unknown metric,
         seeds of an evaluation, halvings of private runs, whose budget is spread over all rounds, or
         of too few rounds; a method whose candidates all diverged; private selection of runs
         without privacy, with nominal privacy or with a budget whose zCDP parameter is not known in
@@ -575,20 +588,22 @@ def tune(
     check_target(metric, target)
     if private is not None:
         seeds, extensions, refinements = _private_request(
-            goal, seeds, extensions, refinements, halvings, store
+            goal, seeds, extensions, refinements, halvings, store, executor
         )
     if checks.is_whole(seeds):
         checks.count("seeds", seeds)
     structures = _structures_of(methods)
     rows = [(method, s) for method, several in structures.items() for s in several]
     searches = [Search(structure, points, extensions, refinements) for _, structure in rows]
-    first = {
-        f"{name} {i}": structure.build(**structure.values(search.low))
-        for i, ((name, structure), search) in enumerate(zip(rows, searches, strict=True))
-    }
+    first = _first_candidates(rows)
     request = _tuning_request(scenario, first, rounds, seeds, record_every)
     check_window(target, window, request.records)
     simulations = [group.abstract for group in Study.of(request).groups]
+    if goal == "seconds" and any(simulation.clock is None for simulation in simulations):
+        raise ValueError(
+            "goal='seconds' counts the time of a clock, and a simulation of the scenario has none; "
+            "give it one, clock=fljax.clock.Synchronous(...), or take the goal 'rounds'."
+        )
     metrics = {m.name: as_metric(m) for simulation in simulations for m in simulation.metrics}
     name = metric.name if isinstance(metric, Metric) else metric
     checks.choice("metric", name, [label for label, m in metrics.items() if not m.dims])
@@ -605,6 +620,8 @@ def tune(
         return _select_privately(
             scenario, structures, rows, searches, first, private, name, goal, larger, study
         )
+    if executor is not None:
+        check_executor(executor, request, store)
     stages = _stages(rounds, halvings, record_every)
     if halvings and is_private:
         raise ValueError(
@@ -612,7 +629,7 @@ def tune(
             "rounds that were planned; leave out halvings=."
         )
     methods_of_rows = [method for method, _ in rows]
-    evaluator = _Evaluator(request, metric, goal, target, methods_of_rows, window)
+    evaluator = _Evaluator(request, metric, goal, target, methods_of_rows, window, executor)
     if goal == "gradients":
         evaluator.gradients = _gradient_counts(scenario, first, rows, rounds)
     scores = _search(evaluator, rows, searches, stages, store)
@@ -632,9 +649,33 @@ def tune(
     return tuned
 
 
+def _first_candidates(rows: Sequence[tuple[str, Structure]]) -> dict[str, Any]:
+    """A candidate of each structure, with the least values of its numbers."""
+    return {
+        f"{name} {i}": structure.build(
+            **structure.values(np.array([range_.low for range_ in structure.ranges.values()]))
+        )
+        for i, (name, structure) in enumerate(rows)
+    }
+
+
+def check_unclocked(
+    scenario: Scenario, methods: Sequence[str] | Mapping[str, tuple], rounds: int
+) -> None:
+    """Raise ``ValueError`` for simulations with a clock, whose rounds are not timed."""
+    structures = _structures_of(methods)
+    first = _first_candidates([(name, several[0]) for name, several in structures.items()])
+    request = Request(scenario=scenario, rounds=rounds, grid={"algorithm": first}, seeds=1)
+    if any(group.abstract.clock is not None for group in Study.of(request).groups):
+        raise ValueError(
+            "timed= measures the time of a round on this machine, and the simulations have a "
+            "clock, which says how long rounds take; leave one of the two out."
+        )
+
+
 def _tuning_request(
     scenario: Scenario,
-    first: Mapping[str, Algorithm],
+    first: Mapping[str, Any],
     rounds: int,
     seeds: int | Sequence[int],
     record_every: int,
@@ -670,7 +711,7 @@ def _check_counts(points: int, extensions: int, refinements: int, halvings: int)
 
 def _gradient_counts(
     scenario: Scenario,
-    first: Mapping[str, Algorithm],
+    first: Mapping[str, Any],
     rows: Sequence[tuple[str, Structure]],
     rounds: int,
 ) -> list[np.ndarray]:
@@ -698,6 +739,7 @@ class _Evaluator:
     Attributes:
       request: the scenario, rounds, seeds and records of all studies.
       method_of: the method of each structure.
+      executor: computes the runs; ``None`` for this process.
       gradients: for the goal "gradients", the number until each round, by structure.
       most: the most that a candidate of a method spent in all its rounds so far, by method.
       compilations: number of compiled programs so far.
@@ -710,6 +752,7 @@ class _Evaluator:
     target: float | None
     method_of: Sequence[str]
     window: int = 1
+    executor: Any = None
     gradients: list[np.ndarray] = field(default_factory=list)
     most: dict[str, float] = field(default_factory=dict)
     compilations: int = 0
@@ -717,7 +760,7 @@ class _Evaluator:
 
     def score(
         self,
-        candidates: Mapping[str, Algorithm],
+        candidates: Mapping[str, Any],
         folder: str | PathLike | None,
         owners: Mapping[str, int],
         stage: int,
@@ -739,6 +782,7 @@ class _Evaluator:
                 seeds=request.seed_list,
                 record_every=request.record_every,
                 store=folder,
+                executor=self.executor,
             )
         self.compilations += results.attrs["compilations"]
         if self.goal == "gradients":
@@ -903,7 +947,13 @@ def check_window(target: float | None, window: int, records: int) -> None:
 
 
 def _private_request(
-    goal: str, seeds: Any, extensions: int, refinements: int, halvings: int, store: object
+    goal: str,
+    seeds: Any,
+    extensions: int,
+    refinements: int,
+    halvings: int,
+    store: object,
+    executor: object,
 ) -> tuple[Any, int, int]:
     """The seeds, extensions and refinements of a private selection.
 
@@ -926,6 +976,11 @@ def _private_request(
             "store= keeps all trials, and the guarantee of private= is of the best one alone; "
             "leave it out."
         )
+    if executor is not None:
+        raise ValueError(
+            "executor= leaves all trials in a store, and the guarantee of private= is of the best "
+            "one alone; leave it out."
+        )
     if goal not in ("final", "area"):
         raise ValueError(f"private= is for the goals 'final' and 'area', got {goal!r}.")
     if seeds == default["seeds"].default:
@@ -943,7 +998,7 @@ def _select_privately(
     structures: Mapping[str, list[Structure]],
     rows: list[tuple[str, Structure]],
     searches: list[Search],
-    first: Mapping[str, Algorithm],
+    first: Mapping[str, Any],
     private: PrivateTuning,
     metric: str,
     goal: str,
@@ -1050,9 +1105,7 @@ def _race(
     return scores.sel(algorithm=[*owners])
 
 
-def evaluated_until(
-    scenario: Scenario, algorithm: Algorithm, round: np.ndarray
-) -> dict[str, np.ndarray]:
+def evaluated_until(scenario: Scenario, algorithm: Any, round: np.ndarray) -> dict[str, np.ndarray]:
     """The numbers of sample gradients and proximal steps that an algorithm evaluates until rounds.
 
     NaN if they are not fixed.
@@ -1144,10 +1197,9 @@ def space_of(name: str) -> tuple[Callable[..., Algorithm], dict[str, Any]]:
     """A registered algorithm, by its name, another one or that of its class, with the ranges of its
     required numbers and of the options that its paper chooses for each problem.
     """
-    labels = {cls.__name__: label for label, cls in REGISTRY.items()}
-    checks.choice("method", name, dict.fromkeys([*REGISTRY, *SYNONYMS, *labels]))
-    label, variation = SYNONYMS.get(name, (name, ""))
-    label = labels.get(label, label)
+    known_names = meanings()
+    checks.choice("method", name, known_names)
+    label, variation = known_names[name]
     cls = REGISTRY[label]
     if variation:
         raise ValueError(

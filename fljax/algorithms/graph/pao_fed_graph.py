@@ -1,6 +1,6 @@
 r"""PAO-Fed with several servers, the future work of Gauthier et al. 2023 (PAO-Fed)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +98,9 @@ class PAOFedGraph(Algorithm):
         server = jnp.tile(server_start(problem), (network.servers, 1))
         home = jnp.asarray(network.server, jnp.int32)
         return PAOFedGraphState(server[home], start_models(problem), server)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.sharing.size, self.sharing.size
 
     def step(self, state: PAOFedGraphState, now: Round) -> PAOFedGraphState:
         problem = now.problem

@@ -25,7 +25,12 @@ class NetworkedADMMState(NamedTuple):
     factor: ProxFactor  # of the primal systems, constant
 
 
-@algorithm("ADMM", ("schizas2008", "shi2014", "gauthier2024"), Needs(minimizer=True))
+@algorithm(
+    "ADMM",
+    ("schizas2008", "shi2014", "gauthier2024"),
+    Needs(minimizer=True),
+    {"Decentralized ADMM": "", "Consensus ADMM": ""},
+)
 @module
 class NetworkedADMM(Algorithm):
     r"""Distributed consensus ADMM with an exact primal step.

@@ -23,7 +23,7 @@ class ADMMState(NamedTuple):
     others: Array  # [K, 2 D]  sum_l z_lk
 
 
-@algorithm("ADMM tracking", "carnevale2025", Needs(data="any"))
+@algorithm("ADMM tracking", "carnevale2025", Needs(data="any", trains=True))
 @module
 class ADMMTracking(Descending):
     r"""The ADMM-tracking gradient: models and gradients are averaged by relaxed ADMM.
@@ -80,7 +80,7 @@ class ADMMTracking(Descending):
 
     def step(self, state: ADMMState, now: Round) -> ADMMState:
         degree = now.network.degree[:, None]
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         message = jnp.concatenate([state.model, gradient], axis=1) + state.own
         message = message / (1 + self.penalty * degree)
         mean, tracker = jnp.split(message, 2, axis=1)

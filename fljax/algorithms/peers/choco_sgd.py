@@ -2,15 +2,13 @@ r"""Gossip of compressed differences from copies known to all neighbors (Choco-S
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from fljax._core import checks
-from fljax._core.module import field, module
+from fljax._core.module import module
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
-from fljax.algorithms.peers.peer_algorithm import Exact, weights_on
+from fljax.algorithms.peers.peer_algorithm import Compressing, weights_on
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
-from fljax.link import Compressor
 from fljax.problems import Problem
 from fljax.problems.streams import Stream
 
@@ -24,9 +22,9 @@ class ChocoSGDState(NamedTuple):
     mixing: Combination  # the symmetric weights
 
 
-@algorithm("Choco-SGD", "koloskova2019", Needs(data="any", compressed=False))
+@algorithm("Choco-SGD", "koloskova2019", Needs(data="any", trains=True, compressed=False))
 @module
-class ChocoSGD(Exact):
+class ChocoSGD(Compressing):
     r"""Decentralized SGD with compressed differences from public copies of the models (Choco-SGD).
 
     .. math::
@@ -71,25 +69,13 @@ class ChocoSGD(Exact):
       Koloskova, Stich and Jaggi 2019, Algorithm 2.
     """
 
-    compression: Compressor = field(kw_only=True)
-    consensus_step_size: Float[Array, ""] | float = field(kw_only=True)
-
-    def validate(self) -> None:
-        super().validate()
-        checks.interval("consensus_step_size", self.consensus_step_size, above=0, at_most=1)
-
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
-        super().check(problem, network)
-        self.compression.check(problem.dim)
-
     def init(self, problem: Problem | Stream, network: Graph) -> ChocoSGDState:
         start = start_models(problem)
         mixing = weights_on(self.mixing, network)
         return ChocoSGDState(start, start, mixing(start), mixing)
 
     def step(self, state: ChocoSGDState, now: Round) -> ChocoSGDState:
-        part = self._step_problem(now)
-        moved = state.model - self.step_size(now.number) * part.gradient(state.model)
+        moved = state.model - self.step_size(now.number) * self._step_gradient(now, state.model)
         sent, inbox = now.link.exchange(moved - state.public, compression=self.compression)
         public = state.public + sent
         mixed = state.mixed + inbox.mean(state.mixing)

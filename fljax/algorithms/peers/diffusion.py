@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from fljax._core.module import field, module
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
+from fljax.algorithms.local_steps import gradient_in_training
 from fljax.algorithms.peers.peer_algorithm import Weights, as_weights, check_weights, weights_on
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
@@ -55,7 +56,8 @@ class _Strategy(Descending):
         point = combined(state.model, before)
         part = self._step_problem(now)
         now.witness_at(point, part)
-        model = combined(point, during) - self.step_size(now.number) * part.gradient(point)
+        gradient = gradient_in_training(now, part, point)
+        model = combined(point, during) - self.step_size(now.number) * gradient
         model = combined(model, after)
         return DiffusionState(jnp.where(now.available[:, None], model, state.model), state.weights)
 
@@ -86,8 +88,17 @@ class _Private(_Strategy):
 @algorithm(
     "Consensus",
     ("nedic2009", "lian2017", "rizk2023"),
-    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
-    {"DGD": "", "D-PSGD": "with batches=", "DSGD": "with batches="},
+    Needs(
+        data="any", trains=True, absent=True, late=True, averages=True, changing=True, directed=True
+    ),
+    {
+        "Decentralized gradient descent": "",
+        "Distributed subgradient method": "",
+        "Decentralized SGD": "with batches=",
+        "DGD": "",
+        "D-PSGD": "with batches=",
+        "DSGD": "with batches=",
+    },
 )
 @module
 class Consensus(_Strategy):
@@ -140,7 +151,10 @@ DGD = Consensus
 @algorithm(
     "CTA",
     ("lopes2008", "chen2012", "rizk2023"),
-    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
+    Needs(
+        data="any", trains=True, absent=True, late=True, averages=True, changing=True, directed=True
+    ),
+    {"Combine-then-adapt": "", "CTA diffusion LMS": "on a stream"},
 )
 @module
 class CTA(_Strategy):
@@ -170,6 +184,7 @@ class CTA(_Strategy):
     ("cattivelli2010", "chen2012", "rizk2023"),
     Needs(
         data="any",
+        trains=True,
         privacy=("message",),
         absent=True,
         late=True,
@@ -177,6 +192,12 @@ class CTA(_Strategy):
         changing=True,
         directed=True,
     ),
+    {
+        "Adapt-then-combine": "",
+        "ATC diffusion LMS": "on a stream",
+        "EL-Oracle": "on fl.graphs.DrawnGraphs of random regular graphs",
+        "MATCHA": "on fl.graphs.matcha(graph, budget)",
+    },
 )
 @module
 class ATC(_Private):
@@ -207,7 +228,7 @@ class ATC(_Private):
 @algorithm(
     "Diffusion, general",
     ("tu2012", "rizk2023"),
-    Needs(data="any", averages=True, changing=True, directed=True),
+    Needs(data="any", trains=True, averages=True, changing=True, directed=True),
 )
 @module
 class Diffusion(_Strategy):

@@ -13,7 +13,7 @@ from fljax.problems import Problem
 from fljax.problems.streams import FeatureMoments, Stream
 
 
-@algorithm("DLM", "ling2015", Needs())
+@algorithm("DLM", "ling2015", Needs(), {"Decentralized linearized ADMM": ""})
 @module
 class DLM(ZCDPNFL):
     r"""Decentralized linearized ADMM: one gradient step instead of ADMM's minimization.

@@ -41,7 +41,9 @@ class ExactDiffusionState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("Exact diffusion", "yuan2019", Needs(data="any"))
+@algorithm(
+    "Exact diffusion", "yuan2019", Needs(data="any", trains=True), {"ED": "", "D2": "with batches="}
+)
 @module
 class ExactDiffusion(Exact):
     r"""Exact diffusion: adapt, correct, combine, which removes the bias of :class:`ATC`.
@@ -85,7 +87,7 @@ class ExactDiffusion(Exact):
         return ExactDiffusionState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: ExactDiffusionState, now: Round) -> ExactDiffusionState:
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         adapted = state.model - self.step_size(now.number) * gradient
         corrected = adapted - state.dual
         inbox = now.link.exchange(corrected)[1]

@@ -9,6 +9,7 @@ from fljax._core import checks
 from fljax._core.linalg import spd_norm
 from fljax._core.module import field, module
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.local_steps import gradient_in_training
 from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weights_on
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph
@@ -24,7 +25,7 @@ class EXTRAState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("EXTRA", "shi2015", Needs(data="any"))
+@algorithm("EXTRA", "shi2015", Needs(data="any", trains=True), {"SimpleGT": "with blend=0"})
 @module
 class EXTRA(Exact):
     r"""The exact first-order algorithm: :class:`Consensus` with a memory of past disagreements.
@@ -88,14 +89,13 @@ class EXTRA(Exact):
     def step(self, state: EXTRAState, now: Round) -> EXTRAState:
         step = self.step_size(now.number)
         part = self._step_problem(now)
+        gradient = gradient_in_training(now, part, state.model, self._smooth_gradient)
         disagreement = now.link.exchange(state.model)[1].disagreement(over=state.weights)
-        model = (
-            state.model - disagreement - step * self._step_gradient(part, state.model) - state.dual
-        )
+        model = state.model - disagreement - step * gradient - state.dual
         dual = state.dual + (1 - self.blend) * disagreement
         return EXTRAState(self._prox(part, model, step), dual, state.weights)
 
-    def _step_gradient(self, part: Problem, model: Array) -> Array:
+    def _smooth_gradient(self, part: Problem, model: Array) -> Array:
         return part.gradient(model)
 
     def _prox(self, part: Problem, model: Array, step: Array) -> Array:
@@ -132,7 +132,7 @@ class EXTRA(Exact):
         return largest_curvature(problem, self.batches)
 
 
-@algorithm("PG-EXTRA", "shi2015pg", Needs(data="any"))
+@algorithm("PG-EXTRA", "shi2015pg", Needs(data="any", trains=True))
 @module
 class PGEXTRA(EXTRA):
     r"""EXTRA with the proximal operator of the regularizer, which may thus be nonsmooth.
@@ -166,7 +166,7 @@ class PGEXTRA(EXTRA):
 
     blend: Float[Array, ""] | float = field(default=0.5, kw_only=True)
 
-    def _step_gradient(self, part: Problem, model: Array) -> Array:
+    def _smooth_gradient(self, part: Problem, model: Array) -> Array:
         return part.loss_gradient(model)
 
     def _prox(self, part: Problem, model: Array, step: Array) -> Array:

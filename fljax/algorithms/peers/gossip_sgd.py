@@ -9,7 +9,8 @@ from fljax._core.module import module
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
 from fljax.algorithms.descending import Descending
 from fljax.algorithms.round import Round
-from fljax.graphs import Combination, Graph, neighbor_tables
+from fljax.graphs import Combination, Graph
+from fljax.graphs.combination import averages_of_pairs
 from fljax.link.losses import of_edges
 from fljax.problems import Problem
 from fljax.problems.streams import Stream
@@ -49,26 +50,20 @@ def random_matching(
         waiting = jnp.where(usable, -jnp.log1p(-uniform) / rate, jnp.inf)
         waiting_times.append(waiting)
         least = least.at[part.nodes].min(jnp.min(waiting, axis=1), mode="drop")
-    weights = []
+    are_pairs = []
     for part, waiting in zip(parts, waiting_times, strict=True):
         nodes = jnp.minimum(part.nodes, network.nodes - 1)
         is_smallest = (waiting == least[nodes][:, None]) & (waiting == part.of_neighbors(least))
-        weights.append(jnp.where(is_smallest & jnp.isfinite(waiting), 0.5, 0).astype(waiting.dtype))
-    entries = network.entries.with_weights(weights)
-    shared = neighbor_tables.add_rows(parts, [jnp.sum(rows, axis=1) for rows in weights])
-    pairs = Combination(
-        nodes=entries.nodes,
-        self_weight=1 - shared,
-        off_diagonal=entries.matrix,
-        neighbors=entries.neighbors,
-        weights=entries.weights,
-        stationary=jnp.full(network.nodes, 1 / network.nodes, shared.dtype),
-        overflow=entries.overflow,
-    )
-    return pairs, shared > 0
+        are_pairs.append(is_smallest & jnp.isfinite(waiting))
+    pairs = averages_of_pairs(network.entries, are_pairs)
+    return pairs, pairs.self_weight < 1
 
 
-@algorithm("Gossip SGD", ("ram2009", "boyd2006"), Needs(data="any", absent=True, changing=True))
+@algorithm(
+    "Gossip SGD",
+    ("ram2009", "boyd2006"),
+    Needs(data="any", trains=True, absent=True, changing=True),
+)
 @module
 class GossipSGD(Descending):
     r"""Gossip SGD: a gradient step of each peer, then pairwise averages over a random matching.
@@ -104,8 +99,7 @@ class GossipSGD(Descending):
         return GossipSGDState(start_models(problem))
 
     def step(self, state: GossipSGDState, now: Round) -> GossipSGDState:
-        part = self._step_problem(now)
-        moved = state.model - self.step_size(now.number) * part.gradient(state.model)
+        moved = state.model - self.step_size(now.number) * self._step_gradient(now, state.model)
         pairs, meets = random_matching(now.key("algorithm"), now.network, now.available)
         _, inbox = now.link.exchange(moved, receivers=meets.astype(jnp.int32))
         return GossipSGDState(inbox.mean(pairs))

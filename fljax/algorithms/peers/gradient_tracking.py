@@ -73,7 +73,12 @@ class _Joined(_Tracking):
         return model, tracker
 
 
-@algorithm("DIGing", "nedic2017", Needs(data="any", changing=True, directed=True))
+@algorithm(
+    "DIGing",
+    "nedic2017",
+    Needs(data="any", trains=True, changing=True, directed=True),
+    {"Distributed inexact gradient tracking": ""},
+)
 @module
 class DIGing(_Joined):
     r"""Distributed inexact gradient tracking: each peer combines and steps along its tracker.
@@ -113,7 +118,7 @@ class DIGing(_Joined):
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         tracker = state.tracker + gradient - state.slope
         model, mixed = self._combine_jointly(state, now, state.model, tracker)
         model = model - self.step_size(now.number) * tracker
@@ -123,7 +128,7 @@ class DIGing(_Joined):
 @algorithm(
     "ATC tracking",
     ("dilorenzo2016", "sun2022"),
-    Needs(data="any", changing=True, directed=True),
+    Needs(data="any", trains=True, changing=True, directed=True),
     {"NEXT": "", "SONATA": "", "DSGT": "with batches="},
 )
 @module
@@ -147,14 +152,14 @@ class ATCTracking(_Joined):
     """
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         tracker = state.tracker + gradient - state.slope
         moved = state.model - self.step_size(now.number) * tracker
         model, mixed = self._combine_jointly(state, now, moved, tracker)
         return TrackingState(model, mixed, gradient, state.weights)
 
 
-@algorithm("Aug-DGM", "xu2015", Needs(data="any", directed=True), {"ATC-DIGing": ""})
+@algorithm("Aug-DGM", "xu2015", Needs(data="any", trains=True, directed=True), {"ATC-DIGing": ""})
 @module
 class AugDGM(_Tracking):
     r"""Augmented distributed gradient method: tracking with all updates combined (ATC-DIGing).
@@ -176,7 +181,7 @@ class AugDGM(_Tracking):
 
     def step(self, state: TrackingState, now: Round) -> TrackingState:
         weights = self._weights(state, now)
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         updated = state.tracker + gradient - state.slope
         tracker = jnp.where(now.number > 1, exchange_and_combine(now, updated, weights), updated)
         model = exchange_and_combine(

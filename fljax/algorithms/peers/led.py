@@ -23,7 +23,7 @@ class LEDState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("LED", "alghunaim2024", Needs(data="any", trains=True))
+@algorithm("LED", "alghunaim2024", Needs(data="any", trains=True), {"Local exact diffusion": ""})
 @module
 class LED(LocalSteps):
     r"""Local exact diffusion: several corrected gradient steps before each combination.

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from fljax._core import checks
 from fljax._core.module import as_given, field, module
 from fljax.algorithms.algorithm import Needs, algorithm, start_models
+from fljax.algorithms.local_steps import gradient_in_training
 from fljax.algorithms.peers.exact_diffusion import FREE
 from fljax.algorithms.peers.peer_algorithm import Exact, largest_curvature, weights_on
 from fljax.algorithms.round import Round
@@ -26,7 +27,7 @@ class NIDSState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("NIDS", "li2019nids", Needs(data="any"))
+@algorithm("NIDS", "li2019nids", Needs(data="any", trains=True))
 @module
 class NIDS(Exact):
     r"""Decentralized proximal gradient method with a step size of each peer's own.
@@ -103,7 +104,7 @@ class NIDS(Exact):
             else self.consensus_step_size
         )
         steps = jnp.broadcast_to(steps, len(state.model))[:, None]
-        gradient = part.loss_gradient(state.model)
+        gradient = gradient_in_training(now, part, state.model, Problem.loss_gradient)
         message = 2 * state.model - state.point - steps * (gradient + state.dual)
         disagreement = now.link.exchange(message)[1].disagreement(over=state.weights)
         dual = state.dual + jnp.where(now.number > 1, step, 0) * disagreement

@@ -1,7 +1,6 @@
 """Base classes of peers that take gradient steps and combine models, and their weights."""
 
 from functools import partial
-from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +10,10 @@ from fljax._core import checks
 from fljax._core.module import field, module, replace, static
 from fljax.algorithms.algorithm import Algorithm
 from fljax.algorithms.descending import Descending
-from fljax.algorithms.local_steps import Direction, check_full, draw_batches, learn
+from fljax.algorithms.local_steps import Direction, draw_batches, learn
 from fljax.algorithms.round import Round
 from fljax.graphs import Combination, Graph, Mixing
+from fljax.link import Compressor
 from fljax.optimization.optimizers import Optimizer
 from fljax.participation.selectors import Participants
 from fljax.problems import NoRegularizer, Problem
@@ -163,6 +163,35 @@ class Exact(Combining):
 
 
 @module
+class Compressing(Exact):
+    r"""Base class of peers that send compressed differences from copies of their vectors.
+
+    Every neighbor updates its copy by the same message, so that copies are equal everywhere, and
+    need not be stored one by one: a peer stores its vector's copy and a weighted sum of the copies
+    of its neighbors' vectors. A lost message leaves a permanent error in the sums.
+
+    Args:
+      compression: :math:`Q`, an :class:`fljax.link.Compressor`.
+      consensus_step_size: :math:`\gamma`, in (0, 1].
+
+    Raises:
+      TypeError: a compression of another type.
+      ValueError: a step size outside its range, a compression that does not fit the models.
+    """
+
+    compression: Compressor = field(kw_only=True)
+    consensus_step_size: Float[Array, ""] | float = field(kw_only=True)
+
+    def validate(self) -> None:
+        super().validate()
+        checks.interval("consensus_step_size", self.consensus_step_size, above=0, at_most=1)
+
+    def check(self, problem: Problem | Stream, network: Graph) -> None:
+        super().check(problem, network)
+        self.compression.check(problem.dim)
+
+
+@module
 class LocalSteps(Exact):
     """Base class of peers that take several steps on their own data before an exchange.
 
@@ -175,11 +204,6 @@ class LocalSteps(Exact):
     def validate(self) -> None:
         super().validate()
         checks.count("local_steps", self.local_steps)
-
-    def check(self, problem: Problem | Stream, network: Graph) -> None:
-        super().check(problem, network)
-        if problem.mixes_samples:
-            check_full(self.batches, cast(Problem, problem))
 
     def _train_locally(
         self, now: Round, start: Float[Array, "clients dim"], drift: Float[Array, "clients dim"]

@@ -30,7 +30,9 @@ class PeerState(NamedTuple):
     mixing: Combination  # the symmetric weights
 
 
-@algorithm("ProxSkip", ("mishchenko2022", "guo2023"), Needs())
+@algorithm(
+    "ProxSkip", ("mishchenko2022", "guo2023"), Needs(trains=True), {"Decentralized Scaffnew": ""}
+)
 @module
 class ProxSkip(Skipping):
     r"""Gradient steps in every round, an exchange with neighbors in random rounds (ProxSkip).

@@ -26,7 +26,10 @@ class QuasiGlobalState(NamedTuple):
 @algorithm(
     "QG-DSGDm",
     "lin2021",
-    Needs(data="any", absent=True, late=True, averages=True, changing=True, directed=True),
+    Needs(
+        data="any", trains=True, absent=True, late=True, averages=True, changing=True, directed=True
+    ),
+    {"Quasi-global momentum": ""},
 )
 @module
 class QGDSGDm(Combining):
@@ -81,7 +84,7 @@ class QGDSGDm(Combining):
         step = self.step_size(now.number)
         momentum_step = self.momentum * state.momentum
         weights = weights_on(self.mixing, now.network) if now.changing else state.weights
-        moved = state.model - step * (momentum_step + self._step_problem(now).gradient(state.model))
+        moved = state.model - step * (momentum_step + self._step_gradient(now, state.model))
         model = now.link.exchange(moved)[1].mean(over=weights)
         momentum = momentum_step + (1 - self.momentum) / step * (state.model - model)
         return QuasiGlobalState(model, momentum, state.weights)

@@ -41,7 +41,7 @@ def as_rule(rule: object) -> Mixing:
     return rule
 
 
-@algorithm("Sampled diffusion", "rizk2023", Needs(data="any"))
+@algorithm("Sampled diffusion", "rizk2023", Needs(data="any", trains=True))
 @module
 class SampledDiffusion(Descending):
     r"""Adapt, then combine with the models of a few neighbors drawn by each peer in every round.
@@ -177,9 +177,7 @@ class SampledDiffusion(Descending):
 
         requests = (times > 0).astype(jnp.int32)
         receivers = jnp.zeros(len(neighbors), jnp.int32).at[neighbors].add(requests)
-        moved = state.model - self.step_size(now.number) * self._step_problem(now).gradient(
-            state.model
-        )
+        moved = state.model - self.step_size(now.number) * self._step_gradient(now, state.model)
         sent, inbox = now.link.exchange(moved, receivers=receivers)
         received = inbox.messages(network)
         differences = received - sent[:, None]

@@ -24,7 +24,12 @@ class SGPState(NamedTuple):
     pushed: Array  # [K, D + 1]  v_k and its weight u_k
 
 
-@algorithm("SGP", ("nedic2016", "assran2019"), Needs(data="any", changing=True, directed=True))
+@algorithm(
+    "SGP",
+    ("nedic2016", "assran2019"),
+    Needs(data="any", trains=True, changing=True, directed=True),
+    {"Stochastic gradient push": "with batches=", "Subgradient-push": ""},
+)
 @module
 class SGP(Descending):
     r"""Stochastic gradient push on directed graphs (SGP).
@@ -124,8 +129,7 @@ class SGP(Descending):
         return SGPState(start, jnp.concatenate([start, jnp.ones_like(start[:, :1])], axis=1))
 
     def step(self, state: SGPState, now: Round) -> SGPState:
-        part = self._step_problem(now)
-        change = self.step_size(now.number) * part.gradient(state.model)
+        change = self.step_size(now.number) * self._step_gradient(now, state.model)
         message = state.pushed.at[:, :-1].add(-change)
         taken, kept_share, receivers = self._sharing(now.network)
         sent, inbox = now.link.exchange(message, receivers=receivers)

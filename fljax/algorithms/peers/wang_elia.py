@@ -22,7 +22,7 @@ class ControlState(NamedTuple):
     weights: Combination  # A
 
 
-@algorithm("Wang-Elia", "wang2010", Needs(data="any"))
+@algorithm("Wang-Elia", "wang2010", Needs(data="any", trains=True))
 @module
 class WangElia(Exact):
     r"""Distributed optimization as proportional-integral control of the peers' disagreement.
@@ -52,7 +52,7 @@ class WangElia(Exact):
         return ControlState(start, jnp.zeros_like(start), weights_on(self.mixing, network))
 
     def step(self, state: ControlState, now: Round) -> ControlState:
-        gradient = self._step_problem(now).gradient(state.model)
+        gradient = self._step_gradient(now, state.model)
         message = jnp.concatenate([state.model, state.integral], axis=1)
         sent, inbox = now.link.exchange(message)
         models, integrals = jnp.split((sent - inbox.mean(over=state.weights)) / 2, 2, axis=1)

@@ -27,11 +27,7 @@ class APFLState(NamedTuple):
     interpolation: Array  # [K]  alpha_k
 
 
-@algorithm(
-    "APFL",
-    "deng2020",
-    AVERAGED,
-)
+@algorithm("APFL", "deng2020", AVERAGED, {"Adaptive personalized federated learning": ""})
 @module
 class APFL(Averaging):
     r"""Federated averaging plus a local model at each client that is mixed with the common one.

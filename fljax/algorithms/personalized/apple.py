@@ -1,7 +1,7 @@
 r"""APPLE: each client learns how much of every other's model it uses (Luo and Wu 2022)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -114,6 +114,9 @@ class APPLE(Averaging):
         clients = problem.clients
         relation = jnp.broadcast_to(self._initial_relation(problem), (clients, clients))
         return APPLEState(jnp.matmul(relation, start, precision=HIGHEST), start, start, relation)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: APPLEState, now: Round) -> APPLEState:
         cohort = self.invite(now, state.model)

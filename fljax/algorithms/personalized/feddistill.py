@@ -8,7 +8,7 @@ from fljax.algorithms.personalized.fedproto import OF_MEANS, ClassMeans
 from fljax.problems import Problem, Reading
 
 
-@algorithm("FedDistill", "jeong2018", OF_MEANS)
+@algorithm("FedDistill", "jeong2018", OF_MEANS, {"Federated distillation": "", "FD": ""})
 @module
 class FedDistill(ClassMeans):
     r"""Clients with models of their own share the mean logits of each class.

@@ -114,6 +114,9 @@ class FedFomo(LocalLearning):
         start = start_models(problem)
         return FedFomoState(start, start, jnp.zeros((problem.clients,) * 2, problem.dtype))
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
+
     def step(self, state: FedFomoState, now: Round) -> FedFomoState:
         cohort = self.invite(now, state.model)
         participants = cohort.participants

@@ -1,7 +1,7 @@
 r"""FedKD: a personal mentor and a shared mentee, whose updates are of low rank (Wu et al. 2022)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from fljax._core.numerics import HIGHEST
 from fljax.algorithms.algorithm import (
     Needs,
     algorithm,
+    parameter_shapes,
     representation_width,
     server_start,
     start_models,
@@ -24,7 +25,7 @@ from fljax.algorithms.server.server_algorithm import Averaging
 from fljax.graphs.federation import Network
 from fljax.models import Layout
 from fljax.optimization.optimizers import Optimizer, check_optimizer
-from fljax.problems import Model, Problem, Reading, Softmax
+from fljax.problems import Problem, Reading
 from fljax.problems.streams import Stream
 
 
@@ -152,6 +153,9 @@ class FedKD(Averaging):
         same = jnp.tile(jnp.eye(width, dtype=problem.dtype).reshape(1, -1), (problem.clients, 1))
         return FedKDState(start, same, server_start(problem), jnp.zeros(problem.clients, jnp.int32))
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
+
     def step(self, state: FedKDState, now: Round) -> FedKDState:
         cohort = self.invite(now)
         dim = now.problem.dim
@@ -240,19 +244,11 @@ def _representation_distance(
     )
 
 
-def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the arrays whose numbers a model has, one after the other."""
-    if isinstance(problem, Model):
-        return problem.layout.shapes
-    assert isinstance(problem.loss, Softmax)
-    return ((problem.loss.classes, problem.dim // problem.loss.classes),)
-
-
 def low_rank_updates(
     problem: Problem, rows: Float[Array, "some dim"], energy: Float[Array, ""]
 ) -> tuple[Float[Array, "some dim"], Int[Array, " some"]]:
     """The compressed updates, and how many numbers each has."""
-    shapes = _shapes(problem)
+    shapes = parameter_shapes(problem)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
     parts = []
     numbers = jnp.zeros(len(rows), jnp.int32)

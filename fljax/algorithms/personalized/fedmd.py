@@ -1,6 +1,6 @@
 r"""FedMD: clients with different networks learn from the mean of their predictions."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,9 @@ class FedMD(LocalLearning):
 
     def init(self, problem: Problem, network: Network) -> FedMDState:
         return FedMDState(start_models(problem))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.message_size_of(problem), self.message_size_of(problem)
 
     def step(self, state: FedMDState, now: Round) -> FedMDState:
         cohort = self.invite(now)

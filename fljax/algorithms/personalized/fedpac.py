@@ -4,7 +4,7 @@ r"""FedPAC: features aligned with global centroids, and heads combined for each 
 
 import dataclasses
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +139,9 @@ class FedPAC(Averaging):
         means = jnp.zeros(_size(problem), problem.dtype)
         model = start.at[:, body].set(common[None])
         return FedPACState(model, common, means, jnp.zeros(len(means), bool))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: FedPACState, now: Round) -> FedPACState:
         cohort = self.invite(now, state.model, draws=self.head_epochs + 1)

@@ -113,6 +113,9 @@ class FedPer(Averaging):
         server = jnp.mean(start[:, shared], axis=0)
         return FedPerState(start.at[:, shared].set(server[None]), server)
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.message_size_of(problem), self.message_size_of(problem)
+
     def step(self, state: PyTree, now: Round) -> Any:
         shared, personal = self._split(now.problem)
         cohort = self._invite(now, state.model)
@@ -161,7 +164,7 @@ class FedPer(Averaging):
         return model.at[:, indices].set(learned.model)
 
 
-@algorithm("LG-FedAvg", "liang2020", AVERAGED)
+@algorithm("LG-FedAvg", "liang2020", AVERAGED, {"LG-Fed": ""})
 @module
 class LGFedAvg(FedPer):
     r"""A personal representation at each client and a common head, trained together.

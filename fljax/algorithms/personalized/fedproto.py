@@ -1,7 +1,7 @@
 r"""Means of each class instead of models: FedProto (Tan et al. 2022), and its base."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,9 @@ class ClassMeans(LocalLearning):
 
         _, classes, width = jax.eval_shape(sums, problem).shape
         return classes, width
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.message_size_of(problem), self.message_size_of(problem)
 
     def step(self, state: ClassMeansState, now: Round) -> ClassMeansState:
         cohort = self.invite(now)

@@ -30,6 +30,7 @@ class FineTunedFedAvgState(NamedTuple):
     "FedAvg-FT",
     ("wang2019", "collins2022", "mcmahan2017"),
     AVERAGED,
+    {"Finetune": "", "FT-FedAvg": ""},
 )
 @module
 class FineTunedFedAvg(Algorithm):

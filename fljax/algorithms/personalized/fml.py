@@ -24,7 +24,12 @@ class FMLState(NamedTuple):
     server: Array  # [D]  w
 
 
-@algorithm("FML", "shen2020", dataclasses.replace(AVERAGED, classes=True))
+@algorithm(
+    "FML",
+    "shen2020",
+    dataclasses.replace(AVERAGED, classes=True),
+    {"Federated mutual learning": ""},
+)
 @module
 class FML(Averaging):
     r"""Each client trains a model of its own and its copy of the server's, which teach each other.

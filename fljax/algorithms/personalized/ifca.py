@@ -1,6 +1,7 @@
 r"""IFCA: iterative federated clustering with a model per cluster (Ghosh et al. 2020)."""
 
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,12 @@ class IFCAState(NamedTuple):
     choice: Array  # [K]  the cluster of least loss, of these models
 
 
-@algorithm("IFCA", "ghosh2020", Needs(None, absent=True, uploads=("models", "updates")))
+@algorithm(
+    "IFCA",
+    "ghosh2020",
+    Needs(None, absent=True, uploads=("models", "updates")),
+    {"Iterative federated clustering": ""},
+)
 @module
 class IFCA(Algorithm):
     r"""Iterative federated clustering: estimate clients' clusters and train one model per cluster.
@@ -90,27 +96,7 @@ class IFCA(Algorithm):
         if self.clients_per_round is not None:
             checks.count("clients_per_round", self.clients_per_round)
         if self.start is not None:
-            self._check_start()
-
-    def _check_start(self) -> None:
-        start = checks.array("start", self.start)
-        object.__setattr__(self, "start", start)
-        if np.ndim(start) != 2 or np.shape(start)[0] != self.clusters:
-            raise ValueError(
-                f"start must be [{self.clusters}, parameters], one model a cluster, got shape "
-                f"{np.shape(start)}."
-            )
-        checks.finite("start", self.start)
-        checks.check_when_concrete(self._check_different, self.start)
-        if checks.is_concrete(self.start):
-            object.__setattr__(self, "start", np.asarray(self.start, np.float64))
-
-    def _check_different(self, start: object) -> None:
-        if len(np.unique(np.asarray(start), axis=0)) < self.clusters:
-            raise ValueError(
-                "start holds equal models, which no client can tell apart; "
-                "fljax.algorithms.personalized.ifca.random_start draws different ones."
-            )
+            object.__setattr__(self, "start", checked_start(self.start, self.clusters, "cluster"))
 
     @property
     def has_start(self) -> bool:
@@ -127,28 +113,11 @@ class IFCA(Algorithm):
 
     def init(self, problem: Problem, network: Network) -> IFCAState:
         self.selection.check(problem.clients)
-        if problem.initial is not None and (problem.linear or self.start is None):
-            drawn = (
-                "such as jax.numpy.stack([problem.initialized(key).initial for key in "
-                f"jax.random.split(jax.random.key(0), {self.clusters})])."
-            )
-            remedy = "leave out starting_at(), and " * problem.linear
-            remedy += "give IFCA start=[clusters, dim]" + ("." if problem.linear else f", {drawn}")
-            raise ValueError(
-                "IFCA starts from one model for each cluster, and not from the problem's start: "
-                + remedy
-            )
-        if self.start is None:
-            key = jax.random.key(0, impl="threefry2x32")
-            models = random_start(key, self.clusters, problem.dim)
-        else:
-            models = jnp.asarray(self.start)
-        if models.shape[1] != problem.dim:
-            raise ValueError(
-                f"start must hold models of the problem's {problem.dim} parameters, got "
-                f"{models.shape[1]}."
-            )
-        return _assigned(problem, models.astype(problem.dtype))
+        models = first_models("IFCA", problem, self.start, self.clusters, "cluster")
+        return _assigned(problem, models)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return problem.dim, self.clusters * problem.dim
 
     def step(self, state: IFCAState, now: Round) -> IFCAState:
         step_size = self.step_size(now.number)
@@ -192,6 +161,74 @@ def _assigned(problem: Problem, models: Float[Array, "clusters dim"]) -> IFCASta
     losses = jax.vmap(lambda model: problem.objective(jnp.broadcast_to(model, everyone)))(models)
     choice: Int[Array, " clients"] = jnp.argmin(losses, axis=0).astype(jnp.int32)
     return IFCAState(models[choice], models, choice)
+
+
+def checked_start(start: Any, count: int, of: str) -> Any:
+    """Return the initial models as an array, one of each cluster or component.
+
+    Args:
+      start: ``[Q, D]``.
+      count: ``Q``.
+      of: what there is a model of, as errors call it.
+
+    Raises:
+      ValueError: another shape, numbers that are not finite, equal models.
+    """
+    start = checks.array("start", start)
+    if np.ndim(start) != 2 or np.shape(start)[0] != count:
+        raise ValueError(
+            f"start must be [{count}, parameters], one model a {of}, got shape {np.shape(start)}."
+        )
+    checks.finite("start", start)
+    checks.check_when_concrete(partial(_check_different, count), start)
+    return np.asarray(start, np.float64) if checks.is_concrete(start) else start
+
+
+def _check_different(count: int, start: object) -> None:
+    if len(np.unique(np.asarray(start), axis=0)) < count:
+        raise ValueError(
+            "start holds equal models, which no client can tell apart; "
+            "fljax.algorithms.personalized.ifca.random_start draws different ones."
+        )
+
+
+def first_models(
+    label: str, problem: Problem, start: Any, count: int, of: str
+) -> Float[Array, "models dim"]:
+    """Return the initial models: as given, or, for linear predictions, drawn from a fixed key.
+
+    Args:
+      label: of the algorithm, for errors.
+      problem: the problem, whose own start is not used.
+      start: ``[Q, D]``, as checked, or ``None``.
+      count: ``Q``.
+      of: what there is a model of, as errors call it.
+
+    Raises:
+      ValueError: a start of the problem's own; models of another length.
+    """
+    if problem.initial is not None and (problem.linear or start is None):
+        drawn = (
+            "such as jax.numpy.stack([problem.initialized(key).initial for key in "
+            f"jax.random.split(jax.random.key(0), {count})])."
+        )
+        remedy = "leave out starting_at(), and " * problem.linear
+        remedy += f"give {label} start=[{of}s, dim]" + ("." if problem.linear else f", {drawn}")
+        raise ValueError(
+            f"{label} starts from one model for each {of}, and not from the problem's start: "
+            + remedy
+        )
+    if start is None:
+        key = jax.random.key(0, impl="threefry2x32")
+        models = random_start(key, count, problem.dim)
+    else:
+        models = jnp.asarray(start)
+    if models.shape[1] != problem.dim:
+        raise ValueError(
+            f"start must hold models of the problem's {problem.dim} parameters, got "
+            f"{models.shape[1]}."
+        )
+    return models.astype(problem.dtype)
 
 
 def random_start(

@@ -26,7 +26,7 @@ class LocalOnlyState(NamedTuple):
     "Local only",
     "li2021",
     Needs(None, absent=True, late=True, averages=True, uploads=(), trains=True, networks="any"),
-    {"Standalone": ""},
+    {"Local training": "", "Standalone": ""},
 )
 @module
 class LocalOnly(Algorithm):

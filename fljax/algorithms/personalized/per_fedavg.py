@@ -35,6 +35,11 @@ class PerFedAvgState(NamedTuple):
     "Per-FedAvg",
     "fallah2020",
     AVERAGED,
+    {
+        "Personalized FedAvg": "",
+        "Per-FedAvg (FO)": "with variant='first_order'",
+        "Per-FedAvg (HF)": "with variant='hessian_free'",
+    },
 )
 @module
 class PerFedAvg(Averaging):

@@ -24,7 +24,9 @@ class AFLState(NamedTuple):
     average: Array  # [D]  the mean of the models so far
 
 
-@algorithm("AFL", "mohri2019", Needs(None, absent=True, trains=True))
+@algorithm(
+    "AFL", "mohri2019", Needs(None, absent=True, trains=True), {"Agnostic federated learning": ""}
+)
 @module
 class AFL(ReleasesModel, LocalLearning):
     r"""Agnostic federated learning: minimization of the worst mixture of clients' losses,

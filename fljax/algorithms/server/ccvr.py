@@ -1,6 +1,6 @@
 r"""CCVR: classifier calibration with virtual representations (Luo et al. 2021)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ class CCVRState(NamedTuple):
     "CCVR",
     "luo2021",
     Needs(None, absent=True, masked=True, classes=True, representation=True),
+    {"Classifier calibration": ""},
 )
 @module
 class CCVR(Algorithm):
@@ -107,6 +108,9 @@ class CCVR(Algorithm):
 
     def init(self, problem: Problem, network: Network) -> CCVRState:
         return CCVRState(server_start(problem), self.solver.init(problem, network))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: CCVRState, now: Round) -> CCVRState:
         shared = self.solver.step(state.shared, now)

@@ -1,6 +1,6 @@
 """DANE: approximate Newton steps of clients along the mean gradient (Shamir et al. 2014)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -24,7 +24,10 @@ class DANEState(NamedTuple):
 
 
 @algorithm(
-    "DANE", "shamir2014", Needs(None, minimizer=True, absent=True, averages=True, masked=True)
+    "DANE",
+    "shamir2014",
+    Needs(None, minimizer=True, absent=True, averages=True, masked=True),
+    {"Distributed approximate Newton": ""},
 )
 @module
 class DANE(ReleasesModel, Algorithm):
@@ -91,6 +94,9 @@ class DANE(ReleasesModel, Algorithm):
     def init(self, problem: Problem, network: Network) -> DANEState:
         weight = jnp.full(problem.clients, self.attraction, problem.dtype)
         return DANEState(server_start(problem), factorize(problem, weight))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: DANEState, now: Round) -> DANEState:
         participants = now.choose(self.selection, state.model)

@@ -3,13 +3,14 @@
 import dataclasses
 from typing import NamedTuple
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.module import module
 from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import attracted_to
 from fljax.algorithms.round import Round
-from fljax.algorithms.server.server_algorithm import AVERAGED, LocalLearning
+from fljax.algorithms.server.server_algorithm import AVERAGED_AT_ARRIVAL, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
 from fljax.graphs.federation import Network
 from fljax.problems import Problem
@@ -21,7 +22,7 @@ class FedAsyncState(NamedTuple):
     model: Array  # [D]  the server's x
 
 
-@algorithm("FedAsync", "xie2019", AVERAGED)
+@algorithm("FedAsync", "xie2019", AVERAGED_AT_ARRIVAL, {"Asynchronous federated optimization": ""})
 @module
 class FedAsync(ReleasesModel, LocalLearning):
     r"""Asynchronous averaging: the server mixes each arriving model into its own, stale ones less.
@@ -31,9 +32,15 @@ class FedAsync(ReleasesModel, LocalLearning):
 
     .. math:: x \leftarrow (1-\alpha_k)x+\alpha_kx_k,\qquad \alpha_k=\alpha s(\tau_k)
 
-    Several models that arrive in the same round have no order: the server takes the mean of the
-    models that each of them alone would give. So a round moves the model as far as one arrival in
-    the paper, and with one arrival per round it is the paper's algorithm, with staleness in rounds.
+    On a clock (``Simulation(clock=fljax.clock.Asynchronous(...))``) a round is one arrival, and
+    :math:`\tau_k` the number of models that the server has had since it sent :math:`k` the one
+    that :math:`x_k` is based on, or, with a staleness ``of="seconds"``, how long that is ago: the
+    paper's algorithm.
+
+    Otherwise time is counted in rounds. Several models that arrive in the same round have no order:
+    the server takes the mean of the models that each of them alone would give. So a round moves the
+    model as far as one arrival in the paper, and with one arrival per round it is the paper's
+    algorithm, with staleness in rounds.
 
     Args:
       step_size: of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also has the
@@ -83,9 +90,8 @@ class FedAsync(ReleasesModel, LocalLearning):
         cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.active)
 
-        def proximal(part: Problem, model: Array, context: PyTree) -> Array:
-            return part.gradient(model) + self.attraction * (model - server[None])
-
-        learned = self.learn(now, cohort, server, direction=proximal)
+        start = self.starts(now, server)
+        direction, context = attracted_to(start, self.attraction)
+        learned = self.learn(now, cohort, start, direction=direction, context=context)
         arrived = self.collect(now, cohort, learned.model, server, discount=self.staleness)
         return FedAsyncState(server + self.server_step_size * (arrived.move(server) - server))

@@ -8,7 +8,7 @@ from jaxtyping import Array, PyTree
 from fljax._core.module import module, static
 from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start, start_models
 from fljax.algorithms.round import Round
-from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.algorithms.server.server_algorithm import PRIVATELY_AT_ARRIVAL, Averaging
 from fljax.graphs.federation import Network
 from fljax.optimization.optimizers import Optimizer
 from fljax.problems import Problem
@@ -25,11 +25,15 @@ class FedAvgState(NamedTuple):
 @algorithm(
     "FedAvg",
     "mcmahan2017",
-    AVERAGED_PRIVATELY,
+    PRIVATELY_AT_ARRIVAL,
     {
+        "Federated averaging": "",
+        "FedIT": "on a network of fljax.models.lora",
         "FedSGD": "with one local step on all samples",
         "Local SGD": "with local_steps= and batch=",
         "DP-FedAvg": "under privacy=fljax.privacy.CentralGaussian(...)",
+        "DP-FedSGD": "with one local step, under privacy=fljax.privacy.CentralGaussian(...)",
+        "DP-FTRL": "under privacy=fljax.privacy.CentralGaussian(strategy=...)",
     },
 )
 @module
@@ -122,8 +126,10 @@ class FedAvg(ReleasesModel, Averaging):
         if self.normalized:
             step = self.size(now.number) / cohort.counts.astype(now.problem.dtype)
         memory = cohort.participants.take(state.memory) if self.keeps_optimizer else None
-        learned = self.learn(now, cohort, server, step=step, memory=memory)
-        arrived = self.collect(now, cohort, learned.model, server)
+        start = self.starts(now, server)
+        learned = self.learn(now, cohort, start, step=step, memory=memory)
+        models = self.as_updates(learned.model, start, server)
+        arrived = self.collect(now, cohort, models, server)
         memory = state.memory
         if self.keeps_optimizer:
             memory = jax.tree.map(cohort.participants.put, memory, learned.memory)

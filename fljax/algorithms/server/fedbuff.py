@@ -1,6 +1,7 @@
 r"""FedBuff: buffered asynchronous aggregation at a server (Nguyen et al. 2022).
 
-Time is counted in rounds. A client that is invited in round :math:`n` starts from the model of that
+On a clock (:class:`fljax.clock.Asynchronous`) a round is the arrival of one update. Otherwise time
+is counted in rounds: a client that is invited in round :math:`n` starts from the model of that
 round, and its update arrives after its delay (``Simulation(delays=...)``: computation and
 communication together): its *staleness* is the number of rounds that this took. Updates in transit
 are stored as sums, one for each round of arrival, and not per client; a client that is still
@@ -17,7 +18,7 @@ from fljax._core import checks
 from fljax._core.module import module
 from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
 from fljax.algorithms.round import Round
-from fljax.algorithms.server.server_algorithm import AVERAGED, LocalLearning
+from fljax.algorithms.server.server_algorithm import AVERAGED_AT_ARRIVAL, LocalLearning
 from fljax.algorithms.server.staleness import PolynomialStaleness, Staleness
 from fljax.graphs.federation import Network
 from fljax.problems import Problem
@@ -31,7 +32,7 @@ class FedBuffState(NamedTuple):
     buffered: Array  # []  how many these are
 
 
-@algorithm("FedBuff", "nguyen2022", AVERAGED)
+@algorithm("FedBuff", "nguyen2022", AVERAGED_AT_ARRIVAL, {"Buffered asynchronous aggregation": ""})
 @module
 class FedBuff(ReleasesModel, LocalLearning):
     r"""Buffered asynchronous averaging: the server steps after a number of updates, however stale.
@@ -44,9 +45,11 @@ class FedBuff(ReleasesModel, LocalLearning):
     .. math:: w \leftarrow w+\frac{\eta}{|B|}\sum_{k\in B}s(\tau_k)\Delta_k
 
     and the buffer :math:`B` is emptied. The paper counts staleness in steps of the server, and
-    releases its buffer at exactly :math:`Z` updates; updates of the same round have no order, so
-    here all of them are included. Without delays, with :math:`Z` participants per round and
-    :math:`\eta=1`, it is federated averaging.
+    releases its buffer at exactly :math:`Z` updates, as on a clock
+    (``Simulation(clock=fljax.clock.Asynchronous(...))``); without one staleness is counted in
+    rounds, and updates of the same round have no order, so that all of them are included.
+    Without delays, with :math:`Z` participants per round and :math:`\eta=1`, it is federated
+    averaging.
 
     Args:
       step_size: of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also has the
@@ -94,7 +97,8 @@ class FedBuff(ReleasesModel, LocalLearning):
     def step(self, state: FedBuffState, now: Round) -> FedBuffState:
         cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.active)
-        update = self.learn(now, cohort, server).model - server[None]
+        start = self.starts(now, server)
+        update = self.learn(now, cohort, start).model - jnp.atleast_2d(start)
         if cohort.participants.weights is not None:
             # One of the buffer all the same: who was drawn does not change how many it holds.
             update = cohort.participants.weights.astype(update.dtype)[:, None] * update

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax._core import checks
-from fljax._core.module import module
+from fljax._core.module import module, static
 from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import SUMMED, Averaging
@@ -18,7 +18,8 @@ from fljax.problems import Problem
 class FedExPState(NamedTuple):
     """State of FedExP between rounds."""
 
-    model: Array  # [D]  the server's w
+    model: Array  # [D]  the server's w, or the mean of the last two
+    server: Array | tuple[()] = ()  # [D]  w, where the model is a mean
 
 
 @algorithm(
@@ -40,16 +41,18 @@ class FedExP(ReleasesModel, Averaging):
             {2|S|(\|\bar\Delta\|^2+\varepsilon)}\Big)
 
     If clients have a common minimizer and none of their changes increases the distance from it,
-    neither does the server's step, however large. Otherwise the last models may oscillate, and the
-    paper takes the mean of the last two at the end; here the model of each round is evaluated. A
-    message has :math:`D+1` numbers, a change and its squared norm; clients' weights apply to both
-    means.
+    neither does the server's step, however large. Otherwise the last models may oscillate, so that
+    the paper evaluates the mean of the last two (``averaged``). A message has :math:`D+1` numbers,
+    a change and its squared norm; clients' weights apply to both means.
 
     Args:
       step_size: :math:`\mu` of the local steps, as in :class:`~fljax.algorithms.FedAvg`. Clients
         have equal weights by default, as in the paper.
       damping: :math:`\varepsilon>0`, on the scale of :math:`\|\bar\Delta\|^2`; if it is large, the
         method is federated averaging.
+      averaged: whether the model that is evaluated and released after each round is the mean of
+        this round's and the last round's, as in the paper's experiments; the rounds themselves are
+        the same.
 
     For the other arguments see :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
@@ -73,17 +76,20 @@ class FedExP(ReleasesModel, Averaging):
     """
 
     damping: Float[Array, ""] | float = dataclasses.field(default=1e-3, kw_only=True)
+    averaged: bool = static(default=False, kw_only=True)
 
     def validate(self) -> None:
         super().validate()
         checks.positive("damping", self.damping)
 
     def init(self, problem: Problem, network: Network) -> FedExPState:
-        return FedExPState(server_start(problem))
+        start = server_start(problem)
+        return FedExPState(start, start if self.averaged else ())
 
     def step(self, state: FedExPState, now: Round) -> FedExPState:
-        cohort = self.invite(now, state.model)
-        server = now.link.publish(state.model, cohort.active)
+        before = state.model if isinstance(state.server, tuple) else state.server
+        cohort = self.invite(now, before)
+        server = now.link.publish(before, cohort.active)
         change = self.learn(now, cohort, server).model - server[None]
         length = jnp.sum(change**2, axis=1, keepdims=True)
         reference = jnp.zeros(len(server) + 1, server.dtype)
@@ -91,7 +97,8 @@ class FedExP(ReleasesModel, Averaging):
         mean = arrived.total[:-1]
         squares = arrived.total[-1]
         extrapolation = jnp.maximum(1, squares / (2 * (jnp.sum(mean**2) + self.damping)))
-        return FedExPState(server + extrapolation * mean)
+        after = server + extrapolation * mean
+        return FedExPState((before + after) / 2, after) if self.averaged else FedExPState(after)
 
     def message_size(self, dim: int) -> int:
         return dim + 1

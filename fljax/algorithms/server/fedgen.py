@@ -1,7 +1,7 @@
 r"""FedGen: a generator of representations that clients learn from (Zhu, Hong and Zhou 2021)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,9 @@ class FedGen(Averaging):
             parts += [drawn.reshape(-1), jnp.zeros(out, problem.dtype)]
         zero = jnp.zeros(classes, problem.dtype)
         return FedGenState(server_start(problem), jnp.concatenate(parts), zero)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: FedGenState, now: Round) -> FedGenState:
         cohort = self.invite(now)

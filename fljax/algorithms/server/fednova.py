@@ -24,7 +24,7 @@ class FedNovaState(NamedTuple):
     model: Array  # [D]  the server's x
 
 
-@algorithm("FedNova", "wang2020", SUMMED)
+@algorithm("FedNova", "wang2020", SUMMED, {"Normalized averaging": ""})
 @module
 class FedNova(ReleasesModel, Averaging):
     r"""Normalized averaging: clients that take more local steps do not have a larger weight.

@@ -4,36 +4,19 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.module import field, module
 from fljax.algorithms.algorithm import ReleasesModel, algorithm, server_start
 from fljax.algorithms.local_steps import select_rows
 from fljax.algorithms.round import Round
-from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.algorithms.server.server_algorithm import PRIVATELY_AT_ARRIVAL, Averaging
 from fljax.graphs.federation import Network
 from fljax.optimization.optimizers import Optimizer, as_optimizer, check_optimizer
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import Problem
 from fljax.problems.streams import Stream
-
-
-@module
-class _ServerSteps(ReleasesModel, Averaging):
-    """Base class of servers that step along the mean change of their participants."""
-
-    def change(
-        self, model: Float[Array, " dim"], now: Round
-    ) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
-        r"""Return :math:`\Delta`, the average minus the server's model, and whether anything
-        arrived.
-        """
-        cohort = self.invite(now, model)
-        server = now.link.publish(model, cohort.active)
-        learned = self.learn(now, cohort, server)
-        arrived = self.collect(now, cohort, learned.model, server)
-        return arrived.move(server) - server, arrived.any
 
 
 class FedOptState(NamedTuple):
@@ -46,11 +29,11 @@ class FedOptState(NamedTuple):
 @algorithm(
     "FedOpt",
     "reddi2021",
-    AVERAGED_PRIVATELY,
+    PRIVATELY_AT_ARRIVAL,
     {"Reptile": "with server=optax.sgd(...), a number or a schedule, and weighting='equal'"},
 )
 @module
-class FedOpt(_ServerSteps):
+class FedOpt(ReleasesModel, Averaging):
     r"""Federated averaging whose server passes the mean update, as a gradient, to an optimizer.
 
     .. math::
@@ -114,9 +97,9 @@ class FedAvgMState(NamedTuple):
     momentum: Array  # [D]  v
 
 
-@algorithm("FedAvgM", "hsu2019", AVERAGED_PRIVATELY)
+@algorithm("FedAvgM", "hsu2019", PRIVATELY_AT_ARRIVAL, {"Server momentum": ""})
 @module
-class FedAvgM(_ServerSteps):
+class FedAvgM(ReleasesModel, Averaging):
     r"""Federated averaging with momentum at the server.
 
     .. math::
@@ -164,7 +147,7 @@ class AdaptiveState(NamedTuple):
 
 
 @module
-class _Adaptive(_ServerSteps):
+class _Adaptive(ReleasesModel, Averaging):
     """Base class of servers with adaptive step sizes; subclasses define the rule for :math:`v`."""
 
     server_step_size: Schedule = field(converter=as_schedule, kw_only=True)
@@ -194,7 +177,7 @@ class _Adaptive(_ServerSteps):
         )
 
 
-@algorithm("FedAdagrad", "reddi2021", AVERAGED_PRIVATELY)
+@algorithm("FedAdagrad", "reddi2021", PRIVATELY_AT_ARRIVAL)
 @module
 class FedAdagrad(_Adaptive):
     r"""Federated averaging with Adagrad at the server.
@@ -244,7 +227,7 @@ class _Decaying(_Adaptive):
         checks.interval("decay", self.decay, at_least=0, below=1)
 
 
-@algorithm("FedYogi", "reddi2021", AVERAGED_PRIVATELY)
+@algorithm("FedYogi", "reddi2021", PRIVATELY_AT_ARRIVAL)
 @module
 class FedYogi(_Decaying):
     r"""Federated averaging with Yogi at the server: Adam whose step sizes recover slowly.
@@ -277,7 +260,7 @@ class FedYogi(_Decaying):
         return second - (1 - self.decay) * square * jnp.sign(second - square)
 
 
-@algorithm("FedAdam", "reddi2021", AVERAGED_PRIVATELY)
+@algorithm("FedAdam", "reddi2021", PRIVATELY_AT_ARRIVAL)
 @module
 class FedAdam(_Decaying):
     r"""Federated averaging with Adam at the server.

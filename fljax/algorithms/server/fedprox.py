@@ -7,14 +7,15 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.module import module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, ReleasesModel, algorithm, server_start
+from fljax.algorithms.local_steps import attracted_to
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.fedavg import FedAvgState
-from fljax.algorithms.server.server_algorithm import AVERAGED_PRIVATELY, Averaging
+from fljax.algorithms.server.server_algorithm import PRIVATELY_AT_ARRIVAL, Averaging
 from fljax.graphs.federation import Network
 from fljax.participation.selectors import Drawn, Selector, everyone_or
 from fljax.problems import Problem, factorize, prox
@@ -122,7 +123,7 @@ class ExactFedProx(ReleasesModel, Algorithm):
 @algorithm(
     "FedProx",
     "li2020prox",
-    AVERAGED_PRIVATELY,
+    PRIVATELY_AT_ARRIVAL,
 )
 @module
 class FedProx(ReleasesModel, Averaging):
@@ -164,8 +165,8 @@ class FedProx(ReleasesModel, Averaging):
         cohort = self.invite(now, state.model)
         server = now.link.publish(state.model, cohort.active)
 
-        def attracted(part: Problem, model: Array, context: PyTree) -> Array:
-            return part.gradient(model) + self.attraction * (model - server[None])
-
-        learned = self.learn(now, cohort, server, direction=attracted)
-        return FedAvgState(self.collect(now, cohort, learned.model, server).move(server))
+        start = self.starts(now, server)
+        direction, context = attracted_to(start, self.attraction)
+        learned = self.learn(now, cohort, start, direction=direction, context=context)
+        models = self.as_updates(learned.model, start, server)
+        return FedAvgState(self.collect(now, cohort, models, server).move(server))

@@ -16,7 +16,9 @@ from fljax.algorithms.server.heterofl import OF_PARTS, PartAveraging
 from fljax.problems import Problem, Reading
 
 
-@algorithm("FjORD", "horvath2021", dataclasses.replace(OF_PARTS, classes=True))
+@algorithm(
+    "FjORD", "horvath2021", dataclasses.replace(OF_PARTS, classes=True), {"Ordered dropout": ""}
+)
 @module
 class FjORD(PartAveraging):
     r"""Ordered dropout: each local step is taken with a width drawn from those that a client has.

@@ -1,5 +1,7 @@
 r"""FLoRA: the exact average of adapters of low rank (Wang et al. 2024)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +89,9 @@ class FLoRA(Averaging):
 
     def init(self, problem: Problem, network: Network) -> FedAvgState:
         return FedAvgState(server_start(problem))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: FedAvgState, now: Round) -> FedAvgState:
         problem = now.problem

@@ -1,5 +1,7 @@
 r"""HeteroFL: clients train narrower parts of the server's network (Diao et al. 2021)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -60,6 +62,9 @@ class PartAveraging(Averaging):
     def networks_of(self, now: Round, cohort: Cohort) -> Int[Array, " chosen"]:
         """Return the number of each participant's network."""
         return cohort.participants.take(now.problem.network_numbers)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
 
 @algorithm("HeteroFL", "diao2021", OF_PARTS)

@@ -2,7 +2,7 @@ r"""MIME: local steps that mimic a centralized optimizer (Karimireddy et al. 202
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +164,9 @@ class MIME(_Mimicking):
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
+
     def step(self, state: MIMEState, now: Round) -> MIMEState:
         cohort, server, rule, gradient = self.invited(state, now)
         arrived = self.collect(now, cohort, gradient, jnp.zeros_like(server))
@@ -207,6 +210,9 @@ class MIMELite(_Mimicking):
     Reference:
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.message_size_of(problem), self.message_size_of(problem)
 
     def step(self, state: MIMEState, now: Round) -> MIMEState:
         cohort, server, rule, gradient = self.invited(state, now)

@@ -28,6 +28,7 @@ class MOONState(NamedTuple):
     "MOON",
     "li2021moon",
     dataclasses.replace(AVERAGED_PRIVATELY, data="fixed", representation=True),
+    {"Model-contrastive federated learning": ""},
 )
 @module
 class MOON(ReleasesModel, Averaging):

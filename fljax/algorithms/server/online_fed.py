@@ -37,6 +37,7 @@ class OnlineFedState(NamedTuple):
         uploads=("models", "updates"),
         masked=True,
     ),
+    {"Online-FedSGD": "with all clients scheduled"},
 )
 @module
 class OnlineFed(Algorithm):

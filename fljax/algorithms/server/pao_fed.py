@@ -146,6 +146,9 @@ class PAOFed(Algorithm):
         """
         return None if moments is None else moments.step_bound()
 
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.sharing.size, self.sharing.size if self.received == "portion" else problem.dim
+
     def step(self, state: PAOFedState, now: Round) -> PAOFedState:
         problem = now.problem
         link = now.link

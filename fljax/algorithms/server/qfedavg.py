@@ -21,7 +21,12 @@ class QFedAvgState(NamedTuple):
     model: Array  # [D]  the server's w
 
 
-@algorithm("q-FedAvg", "li2020fair", SUMMED)
+@algorithm(
+    "q-FedAvg",
+    "li2020fair",
+    SUMMED,
+    {"q-FFL": "", "q-FedSGD": "with one local step on all samples"},
+)
 @module
 class QFedAvg(ReleasesModel, Averaging):
     r"""Fair averaging, with larger weights of larger losses:

@@ -1,6 +1,6 @@
 """Scaffnew: local gradient steps with random communication rounds (Mishchenko et al. 2022)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -21,7 +21,7 @@ class ServerState(NamedTuple):
     control: Array  # [K, D]  h_k
 
 
-@algorithm("Scaffnew", "mishchenko2022", Needs(None, masked=True))
+@algorithm("Scaffnew", "mishchenko2022", Needs(None, masked=True), {"Federated ProxSkip": ""})
 @module
 class Scaffnew(Skipping):
     r"""ProxSkip with a server: gradient steps in every round, an average in random rounds.
@@ -69,6 +69,9 @@ class Scaffnew(Skipping):
         server = server_start(problem)
         local = jnp.broadcast_to(server, (problem.clients, problem.dim))
         return ServerState(server, local, jnp.zeros_like(local))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: ServerState, now: Round) -> ServerState:
         link = now.link

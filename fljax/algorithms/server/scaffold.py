@@ -1,7 +1,7 @@
 r"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,7 +26,7 @@ class SCAFFOLDState(NamedTuple):
     controls: Array  # [K, D]  the clients' c_k
 
 
-@algorithm("SCAFFOLD", "karimireddy2020", SUMMED)
+@algorithm("SCAFFOLD", "karimireddy2020", SUMMED, {"Stochastic controlled averaging": ""})
 @module
 class SCAFFOLD(ReleasesModel, Corrected):
     r"""Local steps with control variates that correct client drift.
@@ -105,6 +105,9 @@ class SCAFFOLD(ReleasesModel, Corrected):
         start = server_start(problem)
         controls = jnp.zeros((problem.clients, problem.dim), problem.dtype)
         return SCAFFOLDState(start, jnp.zeros_like(start), controls)
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return self.message_size_of(problem), self.message_size_of(problem)
 
     def step(self, state: SCAFFOLDState, now: Round) -> SCAFFOLDState:
         cohort = self.invite(now, state.model)

@@ -55,7 +55,13 @@ AVERAGED = dataclasses.replace(SUMMED, uploads=("models", "updates"))
 #: The same if a trusted server may perturb the sum, and steps may be on streaming data.
 AVERAGED_PRIVATELY = dataclasses.replace(AVERAGED, data="any", privacy=("server",))
 
-#: The same of fixed data with classes, whose logits the steps read.
+#: The same if participants may start from older models, on a clock of single arrivals.
+AVERAGED_AT_ARRIVAL = dataclasses.replace(AVERAGED, asynchronous=True)
+
+#: The same under a trusted server.
+PRIVATELY_AT_ARRIVAL = dataclasses.replace(AVERAGED_PRIVATELY, asynchronous=True)
+
+#: What a trusted server may average, of fixed data with classes, whose logits the steps read.
 OF_CLASSES = dataclasses.replace(AVERAGED_PRIVATELY, data="fixed", classes=True)
 
 
@@ -143,7 +149,7 @@ class LocalLearning(Algorithm):
             )
 
     def check(self, problem: Problem | Stream, network: Network) -> None:
-        self.selection.check(problem.clients)
+        self.selection.check(problem.clients, network)
         check_per_client("local_steps", self.local_steps, problem.clients)
         if (scheme := self._batch_scheme) is not None:
             scheme.check(problem)
@@ -199,6 +205,9 @@ class LocalLearning(Algorithm):
         batch = draw_batches(self._batch_scheme, now, participants, longest, draws)
         # Epochs end with a client's last batch: steps on the empty batches after it do not count.
         limit = None if self.local_steps is None else counts
+        in_time = None if now.clock is None else now.clock.limited(participants, counts)
+        if in_time is not None:
+            counts = limit = in_time
         return Cohort(participants, counts, weights, batch, longest, limit)
 
     def learn(
@@ -265,6 +274,26 @@ class LocalLearning(Algorithm):
             now.link.drift = missing.at[at].set(moved, mode="drop")
         return learned
 
+    def starts(
+        self, now: Round, server: Float[Array, " dim"]
+    ) -> Float[Array, " dim"] | Float[Array, "chosen dim"]:
+        """Return the models that the participants start from: the server's, or, on a clock of
+        single arrivals, the one that was sent to each.
+        """
+        started = None if now.clock is None else now.clock.started
+        return server if started is None else started
+
+    def as_updates(
+        self,
+        models: Float[Array, "chosen dim"],
+        start: Float[Array, " dim"] | Float[Array, "chosen dim"],
+        server: Float[Array, " dim"],
+    ) -> Float[Array, "chosen dim"]:
+        """Return the server's model moved by each participant's update, the difference of its model
+        from what it started from (:meth:`starts`): its model, if that is the server's.
+        """
+        return models if start is server else server[None] + (models - start)
+
     def collect(
         self,
         now: Round,
@@ -289,6 +318,15 @@ class LocalLearning(Algorithm):
           discount: the discount of late messages, as in :meth:`~fljax.link.Link.collect`.
           numbers: ``[M]``, how many numbers each message has, as in that method.
         """
+        factors = None
+        staleness = None if now.clock is None else now.clock.staleness
+        if staleness is not None:
+            if getattr(discount, "of", "versions") == "seconds":
+                late = staleness.seconds.astype(now.problem.dtype)
+            else:
+                late = staleness.versions.astype(now.problem.dtype)
+            factors = cast(Array, discount(late) if callable(discount) else discount**late)
+            discount = 1.0
         # With unequal probabilities the weights are shares of the sum over all clients.
         unequal = cohort.weights is not None and cohort.participants.weights is not None
         return now.link.collect(
@@ -301,15 +339,14 @@ class LocalLearning(Algorithm):
             clients=cohort.participants.numbers,
             step_size=None if self._optimizes else self.size(now.number),
             numbers=numbers,
+            factors=factors,
         )
 
     def messages_arrived(self, now: Round, cohort: Cohort) -> Bool[Array, " chosen"]:
         """Return whether each participant's message of this round (:meth:`~fljax.link.Link.send`)
         arrived, for servers that use messages individually.
         """
-        none = jnp.zeros((now.problem.clients, 1), now.problem.dtype)
-        sent = cohort.participants.put(none, jnp.ones((len(cohort.active), 1), none.dtype))
-        return (cohort.participants.take(now.link.known(sent, none))[:, 0] > 0) & cohort.active
+        return now.link.arrived(cohort.participants)
 
     @property
     def _optimizes(self) -> bool:
@@ -319,6 +356,18 @@ class LocalLearning(Algorithm):
         """Return the step size of a round, if steps have one and are not an optimizer's."""
         assert not isinstance(self.step_size, Optimizer)
         return self.step_size(round)
+
+    def work(self, problem: Any) -> tuple[Int[Array, " clients"], Int[Array, " clients"]]:
+        real = jnp.asarray(problem.weights) > 0
+        samples = jnp.sum(real, axis=1, dtype=jnp.int32)
+        steps = self._steps(Participants(None, jnp.ones(len(samples), bool)), real)
+        if self._batch_scheme is None:
+            return steps, steps * samples
+        if self.local_steps is None and not self.drop_last:
+            return steps, self.epochs * samples
+        size = self.batch if self.batches is None else getattr(self.batches, "size", None)
+        batch = samples if size is None else jnp.minimum(jnp.asarray(size, jnp.int32), samples)
+        return steps, steps * batch
 
     def _longest(self, samples: int) -> int:
         """Return the number of steps of the client that takes the most."""
@@ -355,6 +404,33 @@ class Averaging(LocalLearning):
 
     Raises:
       ValueError: as for :class:`LocalLearning`; another weighting.
+
+    Example:
+      A server of your own, with Nesterov's momentum:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> from typing import NamedTuple
+      >>> class State(NamedTuple):
+      ...     model: jax.Array  # [D]  the server's model
+      ...     momentum: jax.Array  # [D]
+      >>> @fl.module
+      ... class Nesterov(fl.algorithms.Averaging):
+      ...     decay: float = fl.field(default=0.9, kw_only=True)
+      ...     needs = fl.algorithms.Needs(None, absent=True, averages=True, trains=True)
+      ...
+      ...     def init(self, problem, network):
+      ...         start = fl.algorithms.server_start(problem)
+      ...         return State(start, jnp.zeros_like(start))
+      ...
+      ...     def step(self, state, now):
+      ...         change, arrived = self.change(state.model, now)
+      ...         momentum = self.decay * state.momentum + change
+      ...         moved = State(state.model + change + self.decay * momentum, momentum)
+      ...         return jax.tree.map(lambda new, old: jnp.where(arrived, new, old), moved, state)
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> simulation = fl.Simulation(problem, Nesterov(0.01, epochs=2), metrics="normalized_error")
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
+      True
     """
 
     weighting: str | None = static(default=None, kw_only=True)
@@ -374,6 +450,27 @@ class Averaging(LocalLearning):
 
     def server_weights(self, problem: Problem) -> Float[Array, " clients"] | None:
         return self.weights(problem)
+
+    def change(
+        self, model: Float[Array, " dim"], now: Round
+    ) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+        r"""One round of averaging from the server's model.
+
+        Args:
+          model: the server's model, which participants start from.
+          now: the round.
+
+        Returns:
+          :math:`\Delta`, the weighted mean of the participants' models minus the server's, zero if
+          no message arrives; and whether one arrived.
+        """
+        cohort = self.invite(now, model)
+        server = now.link.publish(model, cohort.active)
+        start = self.starts(now, server)
+        learned = self.learn(now, cohort, start)
+        models = self.as_updates(learned.model, start, server)
+        arrived = self.collect(now, cohort, models, server)
+        return arrived.move(server) - server, arrived.any
 
     def shares(
         self, cohort: Cohort, arrived: Bool[Array, " chosen"], dtype: DTypeLike

@@ -1,6 +1,6 @@
 r"""Sharing ADMM: vertical federated learning; clients hold columns and send predictions."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -114,6 +114,9 @@ class SharingADMM(Algorithm):
         wanted = (2 * labels + penalty * (mean + dual)) / (2 * problem.clients + penalty)
         dual = dual + mean - wanted
         return dual, wanted - mean - dual
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: SharingADMMState, now: Round) -> SharingADMMState:
         problem = now.problem

@@ -1,6 +1,6 @@
 r"""Descent along the signs of gradients, one bit per parameter on the uplink (Jin et al. 2020)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -34,6 +34,7 @@ class SignSGDState(NamedTuple):
         compressed=False,
         uploads=("updates",),
     ),
+    {"SignSGD with majority vote": ""},
 )
 @module
 class SignSGD(Algorithm):
@@ -73,6 +74,9 @@ class SignSGD(Algorithm):
     def init(self, problem: Problem | Stream, network: Network) -> SignSGDState:
         self.selector.check(problem.clients)
         return SignSGDState(server_start(problem))
+
+    def exchanged(self, problem: Any) -> tuple[int, int] | None:
+        return None
 
     def step(self, state: SignSGDState, now: Round) -> SignSGDState:
         participants = now.choose(self.selector, state.model)

@@ -4,15 +4,26 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fljax._core import checks
-from fljax._core.module import module
+from fljax._core.module import module, static
+
+#: What staleness may be counted in on a clock.
+UNITS = ("versions", "seconds")
 
 
 class Staleness:
-    """Base class of weights of stale messages; subclass it for one of your own."""
+    """Base class of weights of stale messages; subclass it for one of your own.
+
+    Attributes:
+      of: what is counted on a clock of single arrivals (:class:`fljax.clock.Asynchronous`): the
+        ``"versions"`` of the server's model since it was sent to the client, or the ``"seconds"``.
+        With ``delays=`` it is rounds.
+    """
+
+    of: str = "versions"
 
     @checks.required
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
-        """Return the factors of messages that are ``late`` rounds old."""
+        """Return the factors of messages that are ``late`` versions, seconds or rounds old."""
         raise NotImplementedError
 
 
@@ -22,6 +33,7 @@ class PolynomialStaleness(Staleness):
 
     Args:
       power: :math:`a\ge0`; 0 is the constant :math:`s=1`.
+      of: ``"versions"`` or ``"seconds"``, as in :class:`Staleness`.
 
     Raises:
       ValueError: a negative power.
@@ -31,9 +43,11 @@ class PolynomialStaleness(Staleness):
     """
 
     power: Float[Array, ""] | float = 0.5
+    of: str = static(default="versions", kw_only=True)
 
     def validate(self) -> None:
         checks.nonnegative("power", self.power)
+        checks.choice("of", self.of, UNITS)
 
     def __call__(self, late: Float[Array, " lags"]) -> Float[Array, " lags"]:
         return (1 + late) ** -jnp.asarray(self.power, late.dtype)
@@ -45,7 +59,8 @@ class HingeStaleness(Staleness):
 
     Args:
       slope: :math:`a\ge0`.
-      patience: :math:`b\ge0`, in rounds.
+      patience: :math:`b\ge0`, in the unit of staleness.
+      of: ``"versions"`` or ``"seconds"``, as in :class:`Staleness`.
 
     Raises:
       ValueError: a negative slope or patience.
@@ -56,8 +71,10 @@ class HingeStaleness(Staleness):
 
     slope: Float[Array, ""] | float
     patience: Float[Array, ""] | float
+    of: str = static(default="versions", kw_only=True)
 
     def validate(self) -> None:
+        checks.choice("of", self.of, UNITS)
         checks.nonnegative("slope", self.slope)
         checks.nonnegative("patience", self.patience)
 
