@@ -15,9 +15,10 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 #: The package's folders from top to bottom: each imports only from those after it.
 FOLDERS = (
-    *("contrib", "tuning", "audit", "theory", "study", "plotting", "simulation", "results"),
-    *("metrics", "algorithms", "link", "data", "privacy", "problems", "optimization", "models"),
-    *("partitions", "graphs", "participation", "_core"),
+    *("study_files", "contrib", "tuning", "audit", "theory", "study", "executors", "track"),
+    *("plotting", "simulation", "results", "metrics", "algorithms", "clock", "link", "data"),
+    *("privacy", "problems", "optimization", "models", "partitions", "graphs", "participation"),
+    "_core",
 )
 
 
@@ -64,7 +65,7 @@ def test_imports_form_no_cycle_and_are_at_the_top_of_files(architecture, files, 
 
 def test_simulations_do_not_import_studies(architecture, imports):
     for name, others in imports.items():
-        if architecture.folder_of(name) not in ("", "__main__", "study", "tuning"):
+        if architecture.folder_of(name) not in ("", "__main__", "study", "study_files", "tuning"):
             assert not any(other.startswith("fljax.study") for other in others), name
 
 

@@ -70,6 +70,8 @@ ACCEPTED = {
         for name in ("FedBABU", "FedBN", "FedPer", "FedRep", "LGFedAvg")
     },
     ("static", "values"): "empty",
+    # a client that stays available from some moment on
+    ("clock.Intervals", "end"): "infinity",
     # rounds without data; a model that has diverged; rounds and nodes that no other argument tells
     ("monitoring.calibrated_threshold", "errors"): "nan",
     ("monitoring.page_hinkley", "errors"): "nan infinity transposed",
@@ -148,6 +150,7 @@ def bad_optional_values(array):
 ACCEPTED_OPTIONAL = {
     # one for each client, and as many are compared with the problem when a run begins
     ("algorithms.APFL", "interpolation"): "long",
+    ("algorithms.KNNPer", "interpolation"): "long",
     **{
         (f"algorithms.{name}", "inter_cluster"): "long"
         for name in ("NPFL", "NPFLByGradient", "NPFLByLoss")
@@ -155,6 +158,8 @@ ACCEPTED_OPTIONAL = {
     ("algorithms.NPFLRL", "initial"): "long",
     # one entry a lag; a run has as many lags as its delays are long
     **{(f"algorithms.{name}", "discount"): "long" for name in ("PAOFed", "PAOFedGraph", "PSOFed")},
+    # one for each level of servers, which the network of a run has as many of
+    **{(f"algorithms.{name}", "fractions"): "long" for name in ("HierFAVG", "HierLocalQSGD")},
     # of each of any number of levels, that clients are drawn from
     ("problems.clustered_ridge", "noise_variance"): "long",
     # three parameters, which those models have

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from scipy import sparse
 
 import fljax as fl
-from fljax._core import memory
+from fljax._core import checks, memory
 from fljax.privacy import ZCDP
 from fljax.study import batched_program, grid
 from fljax.study.request import Request, Study
@@ -43,10 +43,12 @@ PACKAGES = {
     "augmentations": fl.augmentations,
     "audit": fl.audit,
     "batches": fl.batches,
+    "clock": fl.clock,
     "clustering": fl.clustering,
     "contrib": fl.contrib,
     "data": fl.data,
     "descent": fl.descent,
+    "executors": fl.executors,
     "fairness": fl.fairness,
     "federation": fl.federation,
     "graphs": fl.graphs,
@@ -65,6 +67,8 @@ PACKAGES = {
     "schedules": fl.schedules,
     "statistics": fl.statistics,
     "streams": fl.streams,
+    "theory.compression": fl.theory.compression,
+    "study_files": fl.study_files,
     "theory.multiagent": fl.theory.multiagent,
     "theory.multiagent_privacy": fl.theory.multiagent_privacy,
     "theory.network_rates": fl.theory.network_rates,
@@ -74,6 +78,7 @@ PACKAGES = {
     "theory.pao_fed": fl.theory.pao_fed,
     "theory.pgfl": fl.theory.pgfl,
     "theory.zcdp_nfl": fl.theory.zcdp_nfl,
+    "track": fl.track,
 }
 
 #: Not covered here: objects that the library creates and returns; and `module`, which takes any
@@ -140,6 +145,11 @@ INSIDE = {
     "monitoring.Alarms",
     "monitoring.AlarmReport",
     "monitoring.Silence",
+    "clock.Choice",
+    "clock.Profile",
+    "clock.Rates",
+    "clock.Times",
+    "clock.Work",
     "participation.Law",
     "participation.Participants",
     "participation.everyone_or",
@@ -167,6 +177,8 @@ INSIDE = {
     "theory.networks.ConnectivityBound",
     "theory.networks.Curvature",
     "theory.networks.ErdosRenyi",
+    "theory.compression.Accelerated",
+    "theory.compression.CompressedRate",
     "theory.step_bounds.FedAvgBound",
     "theory.step_bounds.Gossip",
     "theory.step_bounds.Rate",
@@ -182,6 +194,10 @@ INSIDE = {
     "theory.zcdp_nfl.Sides",
     "theory.zcdp_nfl.TheoremTwoBound",
     "theory.zcdp_nfl.Transcript",
+    "study_files.StudyFile",  # made by read
+    "track.Curve",
+    "track.Point",
+    "track.Summary",
     # of files and downloads, which tests/data holds
     "data.Population",
     "data.avazu",
@@ -279,6 +295,7 @@ def private(**more):
 SIMULATION = fl.Simulation(
     problem=problem(), algorithm=fl.algorithms.ZCDPNFL(1.0, 0.1), network=fl.graphs.ring(K)
 )
+DEVICES = fl.clock.Devices(seconds_per_step=1.0)
 STEP = {"step_size": 0.1}
 ADMM = {"penalty": 1.0}
 CLIP = {"noise_multiplier": 1.0, "clip": 1.0}
@@ -302,6 +319,10 @@ RESULTS = xr.Dataset(
     coords={"algorithm": ["one", "two"], "round": [1, 2]},
 )
 BUDGETS = RESULTS.rename(algorithm="budget").assign_coords(budget=[0.1, 1.0])
+ON_CLOCK = RESULTS.assign(
+    seconds=(("seed", "round"), np.tile([1.0, 2.0], (3, 1))),
+    timeline=(("round", "client", "phase"), np.ones((2, K, 5))),
+)
 STUDY = {"dataset": RESULTS}
 MEASURED = {**STUDY, "metric": "error"}
 DRAWN = {"key": KEY, "clients": K, "samples": 5, "dim": 2}
@@ -353,6 +374,14 @@ VALID = {
     "field": {"converter": float},
     "static": {"values": [1, 2]},
     "sweep": {"scenario": study, "rounds": 2},
+    "study_files.example": {},
+    "study_files.read": {"source": {"scenario": "mine.py:scenario", "rounds": 2}},
+    "executors.ray": {},
+    "executors.submitit": {"folder": "jobs"},
+    "track.csv": {"folder": "files"},
+    "track.mlflow": {},
+    "track.tensorboard": {},
+    "track.wandb": {"project": "networks"},
     "audit.claimed_epsilon": {"ledger": {"rho": 1.0}, "delta": 1e-5},
     "audit.corners": {"problem": problem()},
     "audit.counted_epsilon": {"hits": 5, "false_alarms": 1, "of": 10, **PROBABILITIES},
@@ -492,10 +521,44 @@ VALID = {
     },
     "theory.network_rates.prox_factor": {"convexity": 1.0, "weight": 1.0},
     "theory.network_rates.smallest_bound": COUPLED,
+    "theory.compression.adiana": {
+        "smoothness": 2.0,
+        "convexity": 1.0,
+        "variance": 3.0,
+        "clients": 5,
+    },
+    "theory.compression.dasha": {
+        "smoothness": 2.0,
+        "variance": 3.0,
+        "clients": 5,
+        "convexity": 1.0,
+        "client_smoothness": 3.0,
+    },
+    "theory.compression.diana": {
+        "smoothness": 2.0,
+        "variance": 3.0,
+        "clients": 5,
+        "convexity": 1.0,
+    },
+    "theory.compression.ef21": {
+        "smoothness": 2.0,
+        "contraction": 0.5,
+        "convexity": 1.0,
+        "client_smoothness": 3.0,
+    },
+    "theory.compression.marina": {
+        "smoothness": 2.0,
+        "variance": 3.0,
+        "clients": 5,
+        "probability": 0.5,
+        "convexity": 1.0,
+        "participants": 3,
+    },
     "theory.step_bounds.choco_consensus": {
         "weights": fl.graphs.ring(K).mixing(),
         "contraction": 0.5,
     },
+    "theory.step_bounds.easgd_step": {"smoothness": 2.0, "moving_rate": 0.1, "clients": 5},
     "theory.step_bounds.fedavg_bound": {
         "smoothness": 2.0,
         "convexity": 1.0,
@@ -652,19 +715,44 @@ VALID = {
     "algorithms.ATCTracking": STEP,
     "algorithms.AugDGM": STEP,
     "algorithms.CTA": STEP,
-    "algorithms.ChocoSGD": {**STEP, "compression": fl.link.Sign(), "consensus_step_size": 0.5},
+    "algorithms.ADIANA": {
+        **STEP,
+        "compression": fl.link.Natural(),
+        "convexity": 1.0,
+        "probability": 0.5,
+    },
+    **{
+        f"algorithms.{name}": {
+            **STEP,
+            "compression": fl.link.Sign(),
+            "consensus_step_size": 0.5,
+        }
+        for name in ("BEER", "CEDAS", "ChocoSGD", "LEAD", "MoTEF")
+    },
     "algorithms.ClusterFL": ADMM,
+    "algorithms.DASHA": {**STEP, "compression": fl.link.Natural()},
+    "algorithms.DIANA": {**STEP, "compression": fl.link.Natural()},
+    "algorithms.EF21": {**STEP, "compression": fl.link.Sign()},
+    "algorithms.EF21BC": {
+        **STEP,
+        "compression": fl.link.Sign(),
+        "downlink": fl.link.Sign(),
+    },
+    "algorithms.EFSGD": {**STEP, "compression": fl.link.Sign()},
+    "algorithms.MARINA": {**STEP, "compression": fl.link.Natural(), "probability": 0.5},
     "algorithms.Consensus": STEP,
     "algorithms.ConventionalFL": STEP,
     "algorithms.DIGing": STEP,
     "algorithms.DLM": {**ADMM, **STEP},
     "algorithms.DGD": STEP,
     "algorithms.FedDPSGD": STEP,
+    "algorithms.DeTAG": STEP,
     "algorithms.DeterministicPolicyGradient": {"step_size": 0.1},
     "algorithms.Diffusion": {**STEP, "after": "metropolis"},
     "algorithms.DiNNO": {**ADMM, **STEP},
     "algorithms.Ditto": {**STEP, "solver": fl.algorithms.FedAvg(0.1), "attraction": 0.1},
     "algorithms.EXTRA": STEP,
+    "algorithms.EpidemicLearning": STEP,
     "algorithms.EpsilonDeltaNFL": {**ADMM, **STEP},
     "algorithms.ExactDiffusion": STEP,
     "algorithms.FedALA": STEP,
@@ -684,6 +772,9 @@ VALID = {
     "algorithms.FedLT": {**STEP, "penalty": 0.1},
     "algorithms.FedNova": STEP,
     "algorithms.FedOpt": {**STEP, "server": optax.sgd(1.0)},
+    "algorithms.FedADMM": {**STEP, "penalty": 0.1},
+    "algorithms.FedCross": STEP,
+    "algorithms.EASGD": {**STEP, "moving_rate": 0.1},
     "algorithms.FedPD": {**STEP, "penalty": 0.1},
     "algorithms.ExactFedProx": STEP,
     "algorithms.FedRelax": {"coupling": 0.1},
@@ -698,9 +789,22 @@ VALID = {
     "algorithms.GTSVRG": {**STEP, "period": 5},
     "algorithms.GeneralizedGradient": STEP,
     "algorithms.GossipSGD": STEP,
+    "algorithms.ADPSGD": STEP,
+    "algorithms.RandomWalk": STEP,
+    "algorithms.SwarmSGD": STEP,
     "algorithms.SampledDiffusion": STEP,
     "algorithms.GraphFedAvg": STEP,
+    "algorithms.HierFAVG": STEP,
+    "algorithms.HierLocalQSGD": {**STEP, "compressors_up": fl.link.Quantize(4)},
     "algorithms.HingeStaleness": {"slope": 1.0, "patience": 1.0},
+    "algorithms.CFL": {
+        **STEP,
+        "clusters": 2,
+        "mean_threshold": 0.1,
+        "client_threshold": 0.2,
+    },
+    "algorithms.FedEM": {**STEP, "components": 2},
+    "algorithms.KNNPer": {"solver": fl.algorithms.FedAvg(0.1)},
     "algorithms.IFCA": {**STEP, "clusters": 2},
     "algorithms.ISFedAvg": {**STEP, "clients_per_round": 2},
     "algorithms.KGT": STEP,
@@ -738,12 +842,14 @@ VALID = {
     "algorithms.PGFLByGradient": {**ADMM, "clusters": 2, "step_size": 0.5},
     "algorithms.PGFLByLoss": {**ADMM, "clusters": 2},
     "algorithms.PGFLSingleStep": ADMM,
+    "algorithms.PowerSGD": STEP,
     "algorithms.PSOFed": {**STEP, "sharing": fl.link.Circular(1)},
     "algorithms.ProxSkip": {**STEP, "probability": 0.5},
     "algorithms.PerFedAvg": {**STEP, "personal_step_size": 0.1},
     "algorithms.PolynomialStaleness": {"power": 1.0},
     "algorithms.RandomProbe": {"step_size": 0.1, "width": 0.1},
     "algorithms.SGP": STEP,
+    "algorithms.Teleportation": {**STEP, "topology": fl.graphs.path(2)},
     "algorithms.Scaffnew": {**STEP, "probability": 0.5},
     "algorithms.QFedAvg": {**STEP, "fairness": 1.0},
     "algorithms.SCAFFOLD": STEP,
@@ -751,6 +857,7 @@ VALID = {
     "algorithms.SignSGD": STEP,
     "algorithms.WangElia": STEP,
     "algorithms.SuPerFed": STEP,
+    "algorithms.TAMUNA": {**STEP, "sparsity": 2},
     "algorithms.ZCDPGradNFL": STEP,
     "algorithms.ZCDPNFL": {**ADMM, **STEP},
     "algorithms.algorithm": {
@@ -822,7 +929,18 @@ VALID = {
     "graphs.Mixing": {"rule": "laplacian", "step": 0.1},
     "graphs.Relearned": {"candidates": fl.graphs.ring(K), "neighbors": 1},
     "graphs.GraphSchedule": {"graphs": [fl.graphs.ring(K), fl.graphs.complete(K)]},
+    "graphs.MixingSchedule": {"matrices": [np.eye(K)]},
+    "graphs.RandomMatchings": {
+        "graph": fl.graphs.ring(K),
+        "matching": fl.graphs.edge_coloring(fl.graphs.ring(K)),
+        "probabilities": [0.5, 0.5],
+        "step": 0.4,
+    },
+    "graphs.base_graphs": {"nodes": K},
     "graphs.complete": {"nodes": K},
+    "graphs.edge_coloring": {"graph": fl.graphs.ring(K)},
+    "graphs.matcha": {"graph": fl.graphs.ring(K), "budget": 0.5},
+    "graphs.one_peer_exponential": {"nodes": K},
     "graphs.consensus": {
         "combination": fl.graphs.ring(K).mixing(),
         "models": jnp.ones((K, 2)),
@@ -873,6 +991,9 @@ VALID = {
     "graphs.ring": {"nodes": K},
     "graphs.small_world": {"key": KEY, "nodes": 6, "degree": 2, "rewire": 0.1},
     "graphs.star": {"nodes": K},
+    "graphs.Tree": {"server": [0, 0, 1, 1], "parents": ((0, 0),)},
+    "graphs.from_parents": {"parents": [4, 4, 5, 5, 6, 6, -1], "clients": 4},
+    "graphs.tree": {"branches": [2, 2]},
     "graphs.stochastic_block_model": {
         "key": KEY,
         "sizes": (2, 2),
@@ -883,6 +1004,7 @@ VALID = {
     "contrib.public_number": {"secret": 6, "base": 5, "modulus": 23},
     "contrib.shared_number": {"secret": 6, "public": 8, "modulus": 23},
     "link.Circular": {"size": 1},
+    "link.Contractive": {"compressor": fl.link.Natural()},
     "link.DelayTrace": {"table": np.zeros((3, K), np.int32), "longest": 1},
     "link.EdgeDelays": {"table": np.zeros((K, K), np.int32), "longest": 1},
     "link.Fixed": {},
@@ -931,6 +1053,22 @@ VALID = {
     "monitoring.false_alarm_rate": {"raised": np.ones((3, K), bool), "onset": np.ones(K)},
     "monitoring.page_hinkley": {"errors": np.ones((40, K)), "tolerance": 0.1, "threshold": 1.0},
     "monitoring.report": {"errors": np.ones((40, K)), "tolerance": 0.1, "threshold": 1.0},
+    "clock.AdaptiveTiers": {"devices": DEVICES, "tiers": 2, "count": 1},
+    "clock.Asynchronous": {"devices": DEVICES},
+    "clock.Between": {"low": 1.0, "high": 2.0},
+    "clock.Deadline": {"devices": DEVICES, "seconds": 10.0},
+    "clock.Devices": {"seconds_per_step": 1.0},
+    "clock.Exponential": {"mean": 1.0},
+    "clock.FirstArrivals": {"devices": DEVICES, "count": 2},
+    "clock.Guided": {"devices": DEVICES, "count": 2, "preferred_seconds": 1.0},
+    "clock.HalfNormal": {"scale": 1.0},
+    "clock.Intervals": {"start": np.zeros((K, 1)), "end": np.ones((K, 1))},
+    "clock.LogNormal": {"median": 1.0, "spread": 0.5},
+    "clock.Pareto": {"least": 1.0, "power": 2.0},
+    "clock.Synchronous": {"devices": DEVICES},
+    "clock.Ticks": {"devices": DEVICES, "seconds": 1.0, "longest": 2},
+    "clock.Tiers": {"devices": DEVICES, "tiers": 2, "count": 1},
+    "clock.seconds_per_sample": {"problem": problem(), "device": 1e9},
     "participation.ActiveSampling": {"count": 2, "sharpness": 0.1},
     "participation.Bernoulli": {"probability": 0.5},
     "participation.Bounded": {"bound": 2, "probability": 0.5},
@@ -981,6 +1119,7 @@ VALID = {
     "plotting.learning_curves": MEASURED,
     "plotting.network_map": {"graph": fl.graphs.ring(K), "coordinates": np.eye(K)[:, :2]},
     "plotting.save_figure": {"picture": Figure(), "path": "picture.png"},
+    "plotting.timeline": {"results": ON_CLOCK.isel(algorithm=0, seed=0), "clients": [0, 1]},
     "plotting.trade_off": {"dataset": BUDGETS, "metric": "error"},
     "privacy.AdaptiveClip": {},
     "privacy.CentralGaussian": CLIP,
@@ -1180,13 +1319,16 @@ VALID = {
     "models.headed": {"body": fl.models.mlp(3), "head": fl.models.mlp(2)},
     "models.haiku": {"function": jnp.ones},
     "models.linen": {"module": flax.linen.Dense(3)},
+    "models.load": {"path": "models.safetensors", "problem": problem()},
     "models.mlp": {"outputs": 3},
     "models.nnx": {"make": jnp.ones},
     "models.plain": {"init": jnp.ones, "apply": jnp.matmul},
+    "models.save": {"models": np.zeros(2), "path": "models.safetensors", "problem": problem()},
     "optimizers.as_optimizer": {"value": optax.sgd(0.1)},
     "optimizers.as_step": {"value": 0.1},
     "optimizers.from_optax": {"make": optax.adam},
     "statistics.at_round": STUDY,
+    "statistics.at_seconds": {"dataset": ON_CLOCK, "seconds": 1.5},
     "statistics.best": {**MEASURED, "over": "algorithm"},
     "statistics.bootstrap": {"statistic": lambda mean: mean},
     "statistics.paired_differences": MEASURED,
@@ -1368,6 +1510,8 @@ UNTRIED = {
     *(
         "audit.one_run",
         "audit.membership",
+        "executors.ray",
+        "executors.submitit",
         "contrib.reach",
         "contrib.trained_attack",
         "audit.twins",
@@ -1383,7 +1527,9 @@ UNTRIED = {
     "privacy.events",
     "privacy.not_covered",
     "privacy.spent",
+    *("models.load", "models.save"),  # files
     "problems.optimum",
+    "study_files.read",  # a file
     "schedules.from_optax",
     "optimizers.from_optax",
     "statistics.bootstrap",  # of samples, which have no names
@@ -1402,7 +1548,7 @@ ACCEPTED = {
     # One number of each client, which meets the clients when a partition is drawn.
     ("partitions.FeatureNoise", "deviation"): "list shape empty",
     ("partitions.LabelNoise", "rate"): "list shape empty",
-    ("partitions.Rotation", "quarters"): "negative shape",
+    ("partitions.Rotation", "quarters"): "negative",
     ("theory.multiagent.gradient_noise", "at"): "list",
     ("theory.multiagent.learning_curve", "around"): "list",
     ("theory.multiagent.steady_state", "around"): "list",
@@ -1413,7 +1559,10 @@ ACCEPTED = {
     ("metrics.token_accuracy", "never"): "empty",
     ("metrics.token_accuracy", "name"): "text",
     ("models.dropout_cnn", "rates"): "list",
+    ("models.load", "path"): "text",
     ("models.lora", "targets"): "text",
+    ("models.save", "models"): "list",  # a row
+    ("models.save", "path"): "text",
     ("models.vgg", "channels"): "empty",
     ("models.vgg", "hidden"): "empty",
     ("models.cnn", "hidden"): "empty",
@@ -1424,6 +1573,21 @@ ACCEPTED = {
     ("sweep", "root"): "negative",
     ("sweep", "store"): "text",
     ("sweep", "progress"): "true",
+    ("study_files.example", "name"): "text",
+    ("study_files.example", "schema"): "text",
+    ("study_files.read", "overrides"): "empty",
+    ("study_files.read", "source"): "text",
+    ("executors.submitit", "folder"): "text",
+    ("track.csv", "folder"): "text",
+    ("track.mlflow", "artifacts"): "text",
+    ("track.mlflow", "experiment"): "text",
+    ("track.mlflow", "name"): "text",
+    ("track.tensorboard", "folder"): "text",
+    ("track.tensorboard", "name"): "text",
+    ("track.wandb", "entity"): "text",
+    ("track.wandb", "folder"): "text",
+    ("track.wandb", "name"): "text",
+    ("track.wandb", "project"): "text",
     ("compare", "store"): "text",
     ("compare", "target"): "negative",
     ("statistics.until", "target"): "negative",
@@ -1436,6 +1600,7 @@ ACCEPTED = {
     ("report", "title"): "text",
     ("static", "values"): "objects list ragged complexes empty",  # of a scenario's own
     ("algorithms.APFL", "interpolation"): "list",  # one for each client
+    ("algorithms.KNNPer", "interpolation"): "list",
     ("audit.corners", "targets"): "list",
     ("attacks.Trigger", "values"): "negative",
     ("attacks.backdoor", "target"): "negative",
@@ -1542,6 +1707,7 @@ ACCEPTED = {
     ("algorithms.NPFLByGradient", "inter_cluster"): "list",
     ("algorithms.NPFLByLoss", "inter_cluster"): "list",
     ("algorithms.NPFLRL", "initial"): "list",
+    **{(f"algorithms.{name}", "fractions"): "list" for name in ("HierFAVG", "HierLocalQSGD")},
     ("algorithms.PAOFed", "discount"): "list",
     ("algorithms.PAOFedGraph", "discount"): "list",
     ("algorithms.PSOFed", "discount"): "list",
@@ -1573,6 +1739,14 @@ ACCEPTED = {
     ("contrib.label_shift_bound", "coupling"): "list",
     ("metrics.trajectory", "dims"): "empty",
     ("metrics.trajectory", "name"): "text",
+    ("graphs.RandomMatchings", "probabilities"): "list",
+    ("clock.Devices", "seconds_per_step"): "list",
+    ("clock.Devices", "seconds_per_sample"): "list",
+    ("clock.Devices", "upload_bits_per_second"): "list",
+    ("clock.Devices", "download_bits_per_second"): "list",
+    ("clock.Devices", "latency_seconds"): "list",
+    ("clock.Devices", "watts"): "list",
+    ("clock.Devices", "joules_per_bit"): "list",
     ("participation.Bernoulli", "probability"): "list",
     ("participation.Bounded", "probability"): "list",
     ("participation.Markov", "fail"): "list",
@@ -1641,7 +1815,8 @@ def public():
 
 def is_record(cls):
     """Whether users construct a class with fields: neither a base class nor an exception."""
-    return dataclasses.is_dataclass(cls) and not getattr(cls, "_is_protocol", False)
+    is_base = getattr(cls, "_is_protocol", False) or checks.missing_method(cls)
+    return dataclasses.is_dataclass(cls) and not is_base
 
 
 def parameters(function):

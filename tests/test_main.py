@@ -142,6 +142,9 @@ WRONG = {
             ("unclosed.py:study", "unclosed.py cannot be imported: SyntaxError"),
             ("leaves.py:study", "leaves.py cannot be imported: SystemExit: 3"),
         ],
+        "overrides": [
+            ("seeds=3", "unrecognized arguments: seeds=3; KEY=VALUE is for study files"),
+        ],
         "--rounds": [
             ("", "required: --rounds"),
             ("--rounds x", "--rounds: must be an integer, got 'x'"),
@@ -222,6 +225,12 @@ WRONG = {
             ("--distributed here:99999,1/2", "must be HOST:PORT,I/N with a port below 65536"),
             ("--distributed here:9999,3/2", "must be I/N with 1 <= I <= N"),
         ],
+    },
+    "init": {
+        "file": [
+            ("mine.py", "a study file ends in .yaml or .yml, got mine.py"),
+            ("nowhere/study.yaml", "no folder nowhere; create it first"),
+        ]
     },
     "show": {
         "store": [
@@ -350,7 +359,8 @@ print("own:", *(name for name in sys.modules if name not in before and {package!
     )
     new, imported = process.stdout.splitlines()[-2:]
     assert new == "new:"
-    assert set(imported.split()[1:]) <= {f"{package}.__main__", f"{package}.errors"}
+    light = ("__main__", "errors", "_core.user_code")
+    assert set(imported.split()[1:]) <= {f"{package}.{module}" for module in light}
 
 
 def unread(*command):

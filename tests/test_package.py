@@ -11,15 +11,17 @@ import tomllib
 import warnings
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._core.nearest_names import suggest_names
 from fljax.results.dataset import code_version
 from fljax.simulation.compatibility import of_the_library
-from tests.support.guides import program, programs, text
+from tests.support.guides import program, programs
 
 ROOT = Path(__file__).parents[1]
 SHORT = "seeds=2, rounds=20"
@@ -33,6 +35,27 @@ def public_modules(package=fl):
     for name in package.__all__:
         if inspect.ismodule(module := getattr(package, name)):
             yield from public_modules(module)
+
+
+def test_every_place_has_the_same_version():
+    """That of the project's file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == project["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest == project["version"]
+    assert fl.__version__ == project["version"]
+
+
+def test_a_renamed_name_works_with_a_warning():
+    module = ModuleType("fljax.example")
+    module.__all__ = ["Ring"]
+    module.Ring = object()
+    suggest_names(module, {"Circle": "Ring"})
+    with pytest.warns(DeprecationWarning, match=r"fljax.example.Circle is fljax.example.Ring now"):
+        assert module.Circle is module.Ring
+    with pytest.raises(AttributeError, match="Did you mean 'Ring'"):
+        _ = module.Rings
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -57,7 +80,9 @@ def test_everything_public_is_listed_and_documented(module):
 SAME_MEANING = {
     "fixed_point",  # theory: of any operator, and of PGFL's round
     "from_optax",  # an optimizer, or a schedule
+    "load",  # results, or models
     "report",  # of results as a page, or of a run's alarms
+    "save",  # results, or models
     "stable_step",  # theory: of the algorithm
     "steady_state",  # theory: of the algorithm
 }
@@ -94,13 +119,16 @@ def test_parts_of_the_library_are_told_from_a_users():
 HEAVY = (
     "fljax.audit",
     "fljax.contrib",
+    "fljax.executors",
     "fljax.metrics.fairness",
     "fljax.optimization.descent",
     "fljax.plotting",
     "fljax.results.monitoring",
     "fljax.results.statistics",
     "fljax.study",
+    "fljax.study_files",
     "fljax.theory",
+    "fljax.track",
     "fljax.tuning",
     "h5netcdf",
     "jax.scipy.stats",
@@ -213,7 +241,7 @@ def test_the_readme_has_its_two_commands():
 
 
 def test_a_host_runs_the_same_commands():
-    """A host's checks and site are those of .ci/run and of the README, and a tag is a version."""
+    """A host checks as .ci/run and builds the site as the README, and a tag is a version."""
     workflows = {
         path.stem: path.read_text(encoding="utf-8")
         for path in (ROOT / ".github" / "workflows").glob("*.yml")
@@ -313,7 +341,7 @@ def test_the_guide_to_networks_of_models_runs():
 
 @pytest.fixture(scope="module")
 def cancelled():
-    """The guide's program of noise that cancels: its output, and its variables."""
+    """Printed by the guide's program of noise that cancels."""
     source = program("docs/guides/cancelling")
     printed = []
     names = {"fl": fl, "jax": jax, "print": lambda *parts: printed.append(parts[0])}
@@ -322,13 +350,5 @@ def cancelled():
 
 
 @pytest.mark.slow
-def test_the_guide_s_table_of_protection_matches_the_results(cancelled):
-    page = text("docs/guides/cancelling")
-    table = re.search(r"<!-- overheard -->\n(.+?)\n<!-- end overheard -->", page, re.S)
-    assert table
-    assert table[1] == str(cancelled[0]).strip()
-
-
-@pytest.mark.slow
 def test_the_guide_s_program_of_noise_predicts_an_error(cancelled):
-    assert 0 < float(cancelled[2]) < np.inf
+    assert 0 < float(cancelled[0]) < np.inf

@@ -113,8 +113,8 @@ def test_links_and_permissions_stay_and_devices_are_not_replaced(write, tmp_path
 #: to a new folder, or does not write results.
 DIRECT_WRITERS = {
     ".ci/derive.py": "a source file, which version control keeps",
+    "docs/_ext/algorithms.py": "pictures, which every build of the site makes again",
     "docs/_ext/atlas.py": "copies, which every build of the site makes again",
-    "docs/_ext/gallery.py": "copies, which every build of the site makes again",
     "docs/_ext/pages.py": "pages, which every build of the site makes again",
     "experiments/benchmarks/memory.py": "a switch of the kernel, below /proc",
     "experiments/benchmarks/peers/cifar_curves.py": "curves, in another library's environment",
@@ -123,7 +123,9 @@ DIRECT_WRITERS = {
     "fljax/_core/compilation_cache.py": "beside, in a folder that is held open",
     "fljax/simulation/population_run.py": "rows of clients, with checksums in a checkpoint",
     "fljax/data/downloads.py": "a download, beside",
+    "fljax/models/model_files.py": "a new folder, renamed at the end",
     "fljax/problems/population_files.py": "a new folder, renamed at the end",
+    "fljax/study/store.py": "copies for workers in a new folder, with checksums",
 }
 
 

@@ -23,11 +23,15 @@ AVAILABLE[3, 2] = False
 #: their sources divide by it, or count an answer. They are checked to stay finite.
 COUNTING = {
     *("FL", "FedProx, exact", "DANE", "SCAFFOLD", "FedDyn", "AFL", "FedPD", "Fed-LT", "DP-SGD"),
-    *("FedBuff", "FedAsync", "pFedMe", "FedAMP", "IFCA"),
+    *("FedBuff", "FedAsync", "pFedMe", "FedAMP", "IFCA", "EF-SGD", "EF21", "DIANA", "TAMUNA"),
+    *("FedADMM", "EASGD", "FedCross"),
 }
 
 #: Algorithms that refuse such a client or clients that are absent, and those of other problems.
-OTHERS = {"ISFedAvg", "Scaffnew", "Sharing ADMM", "Generalized gradient"}
+OTHERS = {
+    *("ISFedAvg", "Scaffnew", "Sharing ADMM", "Generalized gradient"),
+    *("EF21-BC", "MARINA", "DASHA", "ADIANA", "PowerSGD"),
+}
 
 
 def problem_of(label, clients):

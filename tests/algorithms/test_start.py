@@ -46,7 +46,7 @@ def path(simulation):
 # A server that knows nothing of columns takes predictions to start at zero; of networks that start
 # elsewhere there is more in test_predictions.
 @pytest.mark.parametrize(
-    "label", [lb for lb in LABELS if lb not in ("IFCA", "Sharing ADMM", *READING)]
+    "label", [lb for lb in LABELS if lb not in ("IFCA", "FedEM", "Sharing ADMM", *READING)]
 )
 def test_a_start_shifts_the_origin(label):
     """Least squares seen from the start are least squares: no algorithm knows where zero is."""

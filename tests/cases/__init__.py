@@ -6,7 +6,13 @@ import fljax as fl
 from fljax.algorithms import REGISTRY
 from fljax.problems import SquaredL2
 from tests.cases import graph, peers, personalized, reading, server
-from tests.cases.peers import exact_peer_models, meetings_of, probes
+from tests.cases.peers import (
+    drawn_to_complete,
+    exact_peer_models,
+    meetings_of,
+    neighbors_of,
+    probes,
+)
 from tests.cases.reading import make_read
 from tests.cases.server import SERVER_LOOPS, full_participation_world, online_loop, server_loop
 from tests.cases.world import (
@@ -79,6 +85,7 @@ __all__ = [
     "Case",
     "batch_gradient",
     "coins_of",
+    "drawn_to_complete",
     "exact_peer_models",
     "full_batches",
     "full_participation_world",
@@ -91,6 +98,8 @@ __all__ = [
     "make_read",
     "make_servers",
     "meetings_of",
+    "neighbors_of",
+    "network_of",
     "online_loop",
     "probes",
     "sample_gradient_of",
@@ -116,7 +125,7 @@ ADAPTED = [
     *("Per-FedAvg", "APFL", "FedPer", "LG-FedAvg", "FedBN", "FedRep", "FedBABU"),
     *("FedALA", "FedAMP", "FedFomo", "APPLE", "SuPerFed"),
 ]
-PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", *ADAPTED]
+PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", "CFL", "FedEM", *ADAPTED]
 #: Servers that do not wait.
 ASYNCHRONOUS = ["FedBuff", "FedAsync"]
 #: Algorithms with servers on a graph, or clusters: more of them in test_pgfl and test_npfl.
@@ -131,12 +140,17 @@ PREDICTING = ["Model-agnostic FedRelax", "Generalized gradient", "Sharing ADMM"]
 SAVING = [
     *("GT-SAGA", "GT-SVRG", "GT-SARAH", "LT-ADMM", "LT-ADMM-VR", "Scaffnew", "ProxSkip"),
     *("Choco-SGD", "Gossip SGD", "Sampled diffusion", "SGP", "GT-VR", "ATC-GT-SAGA"),
-    *("Network-SVRG", "Network-SARAH", "DESTRESS"),
+    *("Network-SVRG", "Network-SARAH", "DESTRESS", "AD-PSGD", "SwarmSGD"),
+    "Random walk",
+    *("BEER", "MoTEF", "LEAD", "CEDAS", "DeTAG", "Epidemic learning", "Teleportation"),
 ]
+#: Algorithms that compress by draws of each client: more of them in test_compressing.
+COMPRESSING = ["DIANA", "MARINA", "DASHA", "ADIANA", "TAMUNA"]
 #: Algorithms that read logits or representations of a network: more of them in test_predictions.
 READING = list(reading.CASES)
 PROXIMAL = (
     *(*PERSONAL, *ASYNCHRONOUS, *CLUSTERED, *STREAMED, *PREDICTING, *SAVING, *READING),
+    *COMPRESSING,
     "ISFedAvg",
 )
 PLAIN = [label for label in LABELS if label not in PROXIMAL]
@@ -144,10 +158,15 @@ PLAIN = [label for label in LABELS if label not in PROXIMAL]
 STEPS = [label for label in LABELS if label not in ("GFL", "ClusterFL", "LG-FedAvg", "FedBN")]
 
 
+def network_of(algorithm):
+    """The small network of the cases, or one of all edges if the algorithm needs them."""
+    return fl.graphs.complete(CLIENTS) if algorithm.needs.complete else make_network()
+
+
 def simulate(label, problem=None, network=None, private=True, metrics=()):
     algorithm, privacy, *_ = CASES[label]
     problem = make_problem() if problem is None else problem
-    network = make_network() if network is None else network
+    network = network_of(algorithm) if network is None else network
     if label in CLUSTERED:
         tasks = fl.problems.Tasks(CLUSTER, 2, validation=make_problem(seed=7))
         problem = dataclasses.replace(problem, tasks=tasks)

@@ -123,6 +123,14 @@ def tracked(size: Size, private: bool) -> Cost:
     return gradient(size, private) + exchanges + update(size, 6, 8, private)
 
 
+def tracked_in_phases(exchanges: int, size: Size, private: bool) -> Cost:
+    # As tracked, with several exchanges, between which the last two combinations are read.
+    message = mixing(size._replace(dim=2 * size.dim))
+    extrapolated = Cost(4 * size.models, 6 * size.models)
+    combined = times(exchanges, message + extrapolated)
+    return gradient(size, private) + combined + update(size, 6, 8, private)
+
+
 def walked(steps: int, vectors: int, size: Size, private: bool) -> Cost:
     """``steps`` steps of every client along corrected gradients; one message."""
     step = gradient(size, private) + Cost(0, 3 * size.models)
@@ -169,6 +177,16 @@ def near_the_server(size: Size, private: bool) -> Cost:
 def server(size: Size, private: bool) -> Cost:
     # One shared model: nothing of size [K, D] need ever be stored.
     return gradient(size, private) + Cost(0, 4 * size.models, size.models if private else 0)
+
+
+def estimating(size: Size, private: bool) -> Cost:
+    # Read and written: the estimates, or the errors. Written and read: the compressed messages.
+    return gradient(size, private) + update(size, 4, 8, private)
+
+
+def estimating_twice(size: Size, private: bool) -> Cost:
+    # Two estimates.
+    return gradient(size, private) + update(size, 6, 10, private)
 
 
 def trusted(size: Size, private: bool) -> Cost:
@@ -295,6 +313,21 @@ def dual(steps: int, size: Size, private: bool) -> Cost:
     return local(steps, size) + Cost(8 * size.models, (4 * steps + 8) * size.models)
 
 
+def augmented(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: the models and the duals.
+    return local(steps, size) + Cost(4 * size.models, (4 * steps + 8) * size.models)
+
+
+def elastic(steps: int, size: Size, private: bool) -> Cost:
+    # Read and written: the workers' models.
+    return local(steps, size) + Cost(2 * size.models, 4 * size.models)
+
+
+def crossed(size: Size, private: bool) -> Cost:
+    # Read and written: as many models as participants.
+    return server(size, False) + Cost(2 * size.models, 3 * size.models)
+
+
 def split(steps: int, size: Size, private: bool) -> Cost:
     # Read and written: the models and the auxiliary ones.
     return local(steps, size) + Cost(4 * size.models, (3 * steps + 6) * size.models)
@@ -387,6 +420,18 @@ def clustered(size: Size, private: bool) -> Cost:
     samples = size.clients * size.samples
     losses = Cost(samples * (size.dim + 2), 2 * samples * (2 * size.dim + 4))
     return gradient(size, private) + losses + Cost(size.models, 4 * size.models)
+
+
+def mixing_components(size: Size, private: bool) -> Cost:
+    # Two components: their losses, and their gradients with the losses of the first inferred again.
+    samples = size.clients * size.samples
+    return Cost(samples * (size.dim + 3), 12 * samples * size.dim)
+
+
+def halved(size: Size, private: bool) -> Cost:
+    # Read and written: the models of the clients; the products of their updates.
+    products = Cost(size.clients**2, 2 * size.clients * size.models)
+    return gradient(size, False) + products + Cost(2 * size.models, 6 * size.models)
 
 
 def federated(size: Size, private: bool) -> Cost:
@@ -538,10 +583,39 @@ def differing(size: Size, private: bool) -> Cost:
     return gradient(size, private) + mixing(size) + update(size, 6, 24, private)
 
 
+def twice_differing(size: Size, private: bool) -> Cost:
+    # As differing, of models and of trackers, which hold the last gradients.
+    return differing(size, private) + mixing(size) + update(size, 8, 28, private)
+
+
+def of_pair(training: int, steps: int, size: Size, private: bool) -> Cost:
+    # Some of two clients take steps; their models are read, exchanged and written.
+    one = size._replace(clients=training)
+    draws = Cost(size.mean_degree, 4 * size.mean_degree, size.mean_degree)
+    return local(steps, one) + draws + Cost(4 * size.dim, 2 * size.dim)
+
+
+def visited(size: Size, private: bool) -> Cost:
+    # One client takes a step; the model is read there, and written there and at the next client.
+    draws = Cost(size.mean_degree, 4 * size.mean_degree, size.mean_degree)
+    return local(1, size._replace(clients=1)) + draws + Cost(2 * size.dim, 0)
+
+
 def paired(size: Size, private: bool) -> Cost:
     # A random number for each edge, from either end; one model is gathered for each paired node.
     drawn = Cost(4 * size.arcs, 8 * size.arcs, size.arcs)
     return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
+
+
+def spread(size: Size, private: bool) -> Cost:
+    # As paired, with a number for each direction of an edge, which are ranked.
+    drawn = Cost(8 * size.arcs, 16 * size.arcs, 2 * size.arcs)
+    return gradient(size, private) + drawn + mixing(size) + update(size, 2, 4, private)
+
+
+def teleported(size: Size, private: bool) -> Cost:
+    # Two exchanges, of all peers' models; most stay where they are.
+    return gradient(size, private) + times(2, mixing(size)) + update(size, 2, 4, private)
 
 
 def picked(size: Size, private: bool) -> Cost:

@@ -7,12 +7,14 @@ from fljax.algorithms import (
     PGFL,
     ClusterFL,
     GraphFedAvg,
+    HierFAVG,
+    HierLocalQSGD,
     PAOFedGraph,
     PGFLByGradient,
     PGFLByLoss,
     PGFLSingleStep,
 )
-from fljax.link import Circular
+from fljax.link import Circular, TopK
 from fljax.privacy import ZCDP
 from tests.cases import costs
 from tests.cases.server import weights_of
@@ -20,6 +22,7 @@ from tests.cases.world import (
     CLIENTS,
     CLUSTER,
     DECAYING,
+    DIM,
     LINE,
     MEMBERS,
     ROUNDS,
@@ -81,6 +84,13 @@ def gfl_gradient_models(algorithm):
     return pgfl.gfl_gradient(MEMBERS, SERVER, *arguments).server[:, SERVER]
 
 
+def hierarchical_models(algorithm):
+    """On edges that gossip below no cloud; on trees in test_hierarchies."""
+    step = float(algorithm.step_size.value) * algorithm.local_steps
+    arguments = nfl.metropolis(2, LINE), ROUNDS, step, algorithm.local_steps
+    return pgfl.gfl_gradient(MEMBERS, SERVER, *arguments).server[:, SERVER]
+
+
 def pao_fed_graph_run(
     algorithm, environment=SAMPLE_STREAM, home=SERVER, edges=LINE, lags=(0,), aggregate=None
 ):
@@ -127,4 +137,18 @@ CASES = {
         partial(costs.portions, 2),
     ),
     "GFL, gradient": Case(GraphFedAvg(0.05), ZCDP(2.0, 0.9), gfl_gradient_models, costs.averaged),
+    "HierFAVG": Case(
+        HierFAVG(0.05, local_steps=1),
+        ZCDP(2.0, 0.9),
+        hierarchical_models,
+        costs.averaged,
+        rests="never",  # edges that differ pull each other; on a tree it is FedAvg, which rests
+    ),
+    "Hier-Local-QSGD": Case(
+        HierLocalQSGD(0.05, local_steps=1, compressors_up=TopK(DIM)),
+        None,
+        hierarchical_models,
+        costs.averaged,
+        rests="never",
+    ),
 }

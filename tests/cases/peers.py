@@ -6,10 +6,14 @@ from functools import partial
 import jax
 import numpy as np
 
+from fljax import graphs
 from fljax._core.prng import key_of
 from fljax.algorithms import (
+    ADPSGD,
     ATC,
     ATCGTSAGA,
+    BEER,
+    CEDAS,
     CTA,
     DESTRESS,
     DLM,
@@ -19,6 +23,7 @@ from fljax.algorithms import (
     GTSVRG,
     GTVR,
     KGT,
+    LEAD,
     LED,
     LTADMM,
     LTADMMVR,
@@ -34,16 +39,19 @@ from fljax.algorithms import (
     AugDGM,
     ChocoSGD,
     Consensus,
+    DeTAG,
     DeterministicPolicyGradient,
     Diffusion,
     DIGing,
     DiNNO,
+    EpidemicLearning,
     EpsilonDeltaNFL,
     ExactDiffusion,
     FedGD,
     FedRelax,
     GossipSGD,
     ModelAgnosticFedRelax,
+    MoTEF,
     NetworkDANE,
     NetworkedADMM,
     NetworkedFedSGD,
@@ -55,7 +63,10 @@ from fljax.algorithms import (
     ProxSkip,
     QGDSGDm,
     RandomProbe,
+    RandomWalk,
     SampledDiffusion,
+    SwarmSGD,
+    Teleportation,
     WangElia,
     ZCDPGradNFL,
 )
@@ -89,12 +100,15 @@ from tests.cases.world import (
 )
 from tests.reference import (
     exact_peers,
+    gossip,
     jung_agnostic,
     multiagent,
     networks,
     nfl,
     npfl,
+    pairs,
     peers,
+    walks,
 )
 
 
@@ -386,8 +400,106 @@ def choco_models(algorithm, gradient=batch_gradient, start=START):
     return peers.choco_sgd(gradient, *arguments, ROUNDS, start)
 
 
+def copying_models(algorithm, gradient=batch_gradient, start=START):
+    """Methods that compress differences from copies, by the largest entries."""
+    compress = partial(peers.largest, count=algorithm.compression.count)
+    step = step_of(algorithm.step_size)
+    gamma = float(algorithm.consensus_step_size)
+    if isinstance(algorithm, BEER | MoTEF):
+        share = 1 - float(getattr(algorithm, "momentum", 0))
+        arguments = METROPOLIS, step, gamma, share, compress, ROUNDS
+        return gossip.motef(gradient, *arguments, start)
+    loop = gossip.lead if isinstance(algorithm, LEAD) else gossip.cedas
+    alpha = float(algorithm.copy_step_size)
+    return loop(gradient, METROPOLIS, step, gamma, alpha, compress, ROUNDS, start)
+
+
+def detag_models(algorithm, gradient=batch_gradient, start=START):
+    eta = algorithm.acceleration
+    eta = gossip.fastest_acceleration(METROPOLIS) if eta is None else float(eta)
+    arguments = METROPOLIS, step_of(algorithm.step_size), algorithm.exchanges, eta
+    return gossip.detag(gradient, *arguments, ROUNDS, start)
+
+
+def receivers_of(count, seed=1, rounds=ROUNDS):
+    """``[t][k]``: to whom peers send, by the smallest of the numbers that the run draws."""
+    result = []
+    everyone = np.arange(CLIENTS, dtype=np.int32)
+    neighbors = networks.weights_of(CLIENTS, EDGES) > 0
+    for now in keys_of(seed, rounds):
+        key = key_of(now, "algorithm")
+        numbers = np.asarray(of_edges(key, everyone[None], everyone[:, None], False, float))
+        result.append(
+            [
+                sorted(np.flatnonzero(neighbors[k]), key=lambda m: numbers[k, m])[:count]
+                for k in range(CLIENTS)
+            ]
+        )
+    return result
+
+
+def epidemic_models(algorithm, gradient=batch_gradient, start=START):
+    receivers = receivers_of(algorithm.neighbors_per_round)
+    return gossip.epidemic_learning(gradient, step_of(algorithm.step_size), receivers, start)
+
+
+def teleportation_models(algorithm, gradient=batch_gradient, start=START):
+    keys = [key_of(now, "algorithm") for now in keys_of(1, ROUNDS)]
+    peers_in_order = np.arange(CLIENTS, dtype=np.int32)
+    count = algorithm.topology.nodes
+    active = [np.asarray(jax.random.permutation(key, peers_in_order))[:count] for key in keys]
+    weights = np.asarray(algorithm.topology.mixing().matrix())
+    return gossip.teleportation(gradient, weights, step_of(algorithm.step_size), active, start)
+
+
 def gossip_models(algorithm, gradient=batch_gradient, start=START):
     return peers.gossip_sgd(gradient, step_of(algorithm.step_size), meetings_of(), start)
+
+
+def neighbors_of(completes, edges=EDGES, seed=1):
+    """With whom each round's client averages, by the run's own uniform numbers of the edges."""
+    neighbors = []
+    for now, i in zip(keys_of(seed, len(completes)), completes, strict=True):
+        near = np.array(sorted({*sum(edges, ())} - {i}), np.int32)
+        near = near[[(min(i, j), max(i, j)) in {(min(e), max(e)) for e in edges} for j in near]]
+        _, of_neighbor = jax.random.split(key_of(now, "algorithm"))
+        uniform = of_edges(of_neighbor, np.int32(i), near, False, float)
+        neighbors.append(int(near[np.argmin(-np.log1p(-np.asarray(uniform)))]))
+    return neighbors
+
+
+def drawn_to_complete(seed=1, rounds=ROUNDS):
+    """Whose work is complete in each round without a clock, by the run's own draws."""
+    of_clients = [jax.random.split(key_of(now, "algorithm"))[0] for now in keys_of(seed, rounds)]
+    return [int(jax.random.randint(key, (), 0, CLIENTS, np.int32)) for key in of_clients]
+
+
+def ad_psgd_models(algorithm, gradient=batch_gradient, start=START, rounds=ROUNDS):
+    completes = drawn_to_complete(rounds=rounds)
+    draws = completes, neighbors_of(completes)
+    return np.array(pairs.ad_psgd(gradient, step_of(algorithm.step_size), *draws, start))
+
+
+def swarm_sgd_models(algorithm, gradient=batch_gradient, start=START, rounds=ROUNDS):
+    completes = drawn_to_complete(rounds=rounds)
+    arguments = step_of(algorithm.step_size), algorithm.local_steps
+    draws = completes, neighbors_of(completes)
+    return np.array(pairs.swarm_sgd(gradient, *arguments, *draws, start, together=True))
+
+
+def walk_draws(rounds=ROUNDS, seed=1):
+    """The neighbor that a round proposes to each client, and its uniform number."""
+    proposals = {k: neighbors_of([k] * rounds, seed=seed) for k in range(CLIENTS)}
+    of_acceptance = [jax.random.split(key_of(now, "algorithm"))[0] for now in keys_of(seed, rounds)]
+    return proposals, [float(jax.random.uniform(key, (), float)) for key in of_acceptance]
+
+
+def random_walk_models(algorithm, gradient=batch_gradient, start=START, rounds=ROUNDS):
+    degree = (networks.weights_of(CLIENTS, EDGES) > 0).sum(axis=1)
+    places = [m * CLIENTS // algorithm.walks for m in range(algorithm.walks)]
+    arguments = *walk_draws(rounds), degree, start, places, rounds
+    history = walks.random_walk(gradient, step_of(algorithm.step_size), *arguments)[0]
+    return np.array(history)
 
 
 def sampled_diffusion_models(algorithm, gradient=batch_gradient, start=START):
@@ -554,6 +666,58 @@ CASES = {
         None,
         choco_models,
         costs.differing,
+    ),
+    "BEER": Case(
+        BEER(0.05, compression=TopK(2), consensus_step_size=0.4),
+        None,
+        copying_models,
+        costs.twice_differing,
+    ),
+    "MoTEF": Case(
+        MoTEF(0.05, compression=TopK(2), consensus_step_size=0.4, momentum=0.6),
+        None,
+        copying_models,
+        costs.twice_differing,
+    ),
+    "LEAD": Case(
+        LEAD(0.05, compression=TopK(2), consensus_step_size=0.6, copy_step_size=0.7),
+        None,
+        copying_models,
+        costs.differing,
+    ),
+    "CEDAS": Case(
+        CEDAS(0.05, compression=TopK(2), consensus_step_size=0.6, copy_step_size=0.7),
+        None,
+        copying_models,
+        costs.differing,
+    ),
+    "DeTAG": Case(
+        DeTAG(0.05, exchanges=3), None, detag_models, partial(costs.tracked_in_phases, 3)
+    ),
+    "Epidemic learning": Case(
+        EpidemicLearning(0.05, neighbors_per_round=2),
+        None,
+        epidemic_models,
+        costs.spread,
+        rests="alike",
+    ),
+    "Teleportation": Case(
+        Teleportation(0.05, topology=graphs.path(3)),
+        None,
+        teleportation_models,
+        costs.teleported,
+        rests="alike",
+    ),
+    "AD-PSGD": Case(ADPSGD(0.05), None, ad_psgd_models, partial(costs.of_pair, 1, 1), "alike"),
+    "SwarmSGD": Case(
+        SwarmSGD(0.05, local_steps=3),
+        None,
+        swarm_sgd_models,
+        partial(costs.of_pair, 2, 3),
+        "alike",
+    ),
+    "Random walk": Case(
+        RandomWalk(0.05, walks=2), None, random_walk_models, costs.visited, rests="alike"
     ),
     "Gossip SGD": Case(GossipSGD(0.05), None, gossip_models, costs.paired),
     "Sampled diffusion": Case(

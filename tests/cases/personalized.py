@@ -8,6 +8,7 @@ from fljax._core.random_subsets import subset
 from fljax.algorithms import (
     APFL,
     APPLE,
+    CFL,
     IFCA,
     Ditto,
     FedALA,
@@ -15,6 +16,7 @@ from fljax.algorithms import (
     FedAvg,
     FedBABU,
     FedBN,
+    FedEM,
     FedFomo,
     FedPer,
     FedRep,
@@ -39,6 +41,7 @@ from tests.cases.world import (
 )
 from tests.reference import (
     adapted,
+    nfl,
     personal,
 )
 
@@ -84,6 +87,44 @@ def ifca_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION):
         algorithm.average,
     )
     return personal.ifca(objective, world, *arguments).personal
+
+
+def cfl_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    clients = objective.clients
+    work = full_batches(algorithm.epochs, world.rounds, clients) if work is None else work
+    arguments = world, work, counts_of(algorithm, objective), np.zeros((clients, objective.dim))
+    numbers = (
+        step_of(algorithm.step_size),
+        algorithm.clusters,
+        float(algorithm.mean_threshold),
+        float(algorithm.client_threshold),
+        algorithm.warmup,
+    )
+    return adapted.cfl(sample_gradient_of(objective), *arguments, *numbers)[0].personal
+
+
+def fedem_run(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    """The models and the weights of every round."""
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    value = nfl.LOSSES[objective.loss][0]
+    start = np.asarray(algorithm.init(make_problem(dim=objective.dim), None).models)
+
+    def losses(k, w):
+        X, y = objective.data[k]
+        return np.array([value(X[j] @ w, y[j]) for j in range(len(y))])
+
+    def gradient(k, w, shares, rows):
+        by_sample = shares[:, None] * objective.sample_gradients(k, w)
+        by_sample = by_sample if rows is None else by_sample[rows]
+        ridge = 2 * objective.l2 * objective.strength / objective.clients
+        return by_sample.mean(axis=0) + ridge * w
+
+    arguments = world, work, counts_of(algorithm, objective), start
+    return adapted.fedem(losses, gradient, *arguments, step_of(algorithm.step_size))
+
+
+def fedem_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    return fedem_run(algorithm, objective, world, work).personal
 
 
 def per_fedavg_models(
@@ -283,4 +324,19 @@ CASES = {
     "FedFomo": Case(FedFomo(0.05), None, fedfomo_models, costs.weighed_by_gain),
     "SuPerFed": Case(SuPerFed(0.05, attraction=0.1), None, superfed_models, costs.alone),
     "IFCA": Case(IFCA(0.05, 2), None, ifca_models, costs.clustered),
+    "FedEM": Case(
+        FedEM(0.05, components=2),
+        None,
+        fedem_models,
+        costs.mixing_components,
+        rests="never",
+        sent=(4, 4),
+    ),
+    "CFL": Case(
+        CFL(0.1, clusters=3, mean_threshold=0.1, client_threshold=0.05),
+        None,
+        cfl_models,
+        costs.halved,
+        rests="never",
+    ),
 }

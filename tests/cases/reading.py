@@ -27,6 +27,7 @@ from fljax.algorithms import (
     FjORD,
     FLoRA,
     HeteroFL,
+    KNNPer,
 )
 from fljax.algorithms.public_points import passes_over
 from fljax.privacy import CentralGaussian
@@ -248,6 +249,18 @@ def ccvr_models(algorithm, net=NET, visits=None, seed=1):
     return readings.ccvr(*arguments, visits, *calibration, draws)[:, None]
 
 
+def knn_per_models(algorithm, net=NET, visits=None):
+    """``[T, 1, D]``, of federated averaging alone."""
+    visits = everyone(algorithm.solver) if visits is None else visits
+
+    def along_loss(k, w, x, y, _):
+        return net.back(w, x, readings.wrong_by(net.logits(w, x), y))
+
+    step = step_of(algorithm.solver.step_size)
+    weights = weights_of(algorithm.solver, net)
+    return readings.averaging(net, np.zeros_like(SHIFT), step, weights, visits, along_loss)[:, None]
+
+
 #: Samples that all have in common.
 PUBLIC = np.random.default_rng(9).normal(size=(7, 3))
 
@@ -455,6 +468,9 @@ CASES = {
     ),
     "FedPAC": Case(
         FedPAC(0.3, attraction=0.8, **EQUAL), None, fedpac_models, partial(costs.collaborating, 2)
+    ),
+    "kNN-Per": Case(
+        KNNPer(FedAvg(0.3, **EQUAL), neighbors=3), None, knn_per_models, partial(costs.read, 1, 1)
     ),
     "CCVR": Case(
         CCVR(FedAvg(0.3, **EQUAL), 0.5, calibration_steps=5, virtual_samples=6),

@@ -3,22 +3,35 @@
 import dataclasses
 from functools import partial
 
+import jax
 import numpy as np
 import optax
 
+from fljax._core.prng import key_of
 from fljax.algorithms import (
+    ADIANA,
     AFL,
     DANE,
+    DASHA,
+    DIANA,
+    EASGD,
+    EF21,
+    EF21BC,
+    EFSGD,
+    MARINA,
     MIME,
     SCAFFOLD,
+    TAMUNA,
     ConventionalFL,
     ExactFedProx,
     FedAdagrad,
     FedAdam,
+    FedADMM,
     FedAsync,
     FedAvg,
     FedAvgM,
     FedBuff,
+    FedCross,
     FedDPSGD,
     FedDyn,
     FedExP,
@@ -35,13 +48,14 @@ from fljax.algorithms import (
     MIMELite,
     OnlineFed,
     PAOFed,
+    PowerSGD,
     PSOFed,
     QFedAvg,
     Scaffnew,
     SharingADMM,
     SignSGD,
 )
-from fljax.link import Circular
+from fljax.link import Circular, Natural, Quantize, RandomK, Sign, TopK
 from fljax.privacy import ZCDP, CentralGaussian, NoisyGradients
 from tests.cases import costs
 from tests.cases.world import (
@@ -59,8 +73,11 @@ from tests.cases.world import (
     TABLE,
     TEST_SET,
     Case,
+    coins_of,
+    compression_of,
     counts_of,
     full_batches,
+    keys_of,
     make_data,
     proxskip_models,
     sample_gradient_of,
@@ -68,6 +85,7 @@ from tests.cases.world import (
 )
 from tests.reference import (
     asynchronous,
+    compressed,
     jung_agnostic,
     networks,
     nfl,
@@ -190,7 +208,7 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), fe
         world, step_of(algorithm.step_size), step_of(algorithm.mixture_step_size)
     ),
     FedExP: lambda algorithm, world, _: server.fedexp(
-        world, step_of(algorithm.step_size), float(algorithm.damping)
+        world, step_of(algorithm.step_size), float(algorithm.damping), algorithm.averaged
     ),
     FedSAM: lambda algorithm, world, _: server.fedsam(
         world, step_of(algorithm.step_size), float(algorithm.radius)
@@ -201,7 +219,126 @@ SERVER_LOOPS = dict.fromkeys((FedOpt, FedAvgM, FedAdagrad, FedYogi, FedAdam), fe
     FedLT: lambda algorithm, world, _: server.fedlt(
         world, step_of(algorithm.step_size), float(algorithm.penalty)
     ),
+    FedADMM: lambda algorithm, world, _: server.fedadmm(
+        world,
+        step_of(algorithm.step_size),
+        float(algorithm.penalty),
+        None if algorithm.server_step_size is None else float(algorithm.server_step_size),
+        algorithm.beginning == "server",
+    ),
+    EASGD: lambda algorithm, world, _: server.easgd(
+        world, step_of(algorithm.step_size), float(algorithm.moving_rate)
+    ),
 }
+
+
+def dealt_models(algorithm, clients, rounds, seed=1):
+    """The model that each participant of FedCross receives, round by round, as in the run."""
+    result = []
+    count = algorithm.clients_per_round or clients
+    for n, key in enumerate(keys_of(seed, rounds), 1):
+        chosen = algorithm.selection.choose(
+            key_of(key, "participation"), np.ones(clients, bool), None, n
+        )
+        order = np.asarray(jax.random.permutation(key_of(key, "algorithm"), count))
+        result.append(dict(zip(np.asarray(chosen.numbers).tolist(), order.tolist(), strict=True)))
+    return result
+
+
+SERVER_LOOPS |= {
+    FedCross: lambda algorithm, world, _: server.fedcross(
+        world,
+        step_of(algorithm.step_size),
+        float(algorithm.retention),
+        algorithm.partner,
+        dealt_models(algorithm, world.clients, len(world.visits)),
+        algorithm.clients_per_round or world.clients,
+    )
+}
+
+
+def compressed_world(algorithm, objective=OBJECTIVE, rounds=ROUNDS, active=None, lost=()):
+    """All clients with all samples in every round, unless ``active`` lists the participants."""
+    return compressed.World(
+        lambda n, k, w: objective.gradient(k, w),
+        compression_of(getattr(algorithm, "compression", TopK(1)), clients=objective.clients),
+        np.zeros(objective.dim),
+        objective.clients,
+        [range(objective.clients)] * rounds if active is None else active,
+        frozenset(lost),
+    )
+
+
+COMPRESSED_LOOPS = {
+    EFSGD: lambda algorithm, world, step: compressed.error_feedback(world, step),
+    EF21: lambda algorithm, world, step: compressed.ef21(world, step),
+    EF21BC: lambda algorithm, world, step: compressed.ef21_bc(
+        world, step, lambda n, v: compression_of(algorithm.downlink)(n, CLIENTS, v)
+    ),
+    DIANA: lambda algorithm, world, step: compressed.diana(
+        world,
+        step,
+        1 / (1 + algorithm.compression.variance(len(world.start)))
+        if algorithm.memory_step_size is None
+        else float(algorithm.memory_step_size),
+        float(algorithm.momentum),
+    ),
+    MARINA: lambda algorithm, world, step: compressed.marina(
+        world, step, coins_of(float(algorithm.probability), rounds=len(world.active))
+    ),
+    DASHA: lambda algorithm, world, step: compressed.dasha(
+        world,
+        step,
+        1 / (1 + 2 * algorithm.compression.variance(len(world.start)))
+        if algorithm.estimate_momentum is None
+        else float(algorithm.estimate_momentum),
+    ),
+}
+
+
+def orders_of(rows, seed=1, rounds=ROUNDS):
+    """TAMUNA's random order of the columns of its pattern, round by round."""
+    keys = [key_of(now, "algorithm") for now in keys_of(seed, rounds)]
+    return [np.asarray(jax.random.permutation(key, rows)) for key in keys]
+
+
+COMPRESSED_LOOPS |= {
+    ADIANA: lambda algorithm, world, step: compressed.adiana(
+        world,
+        step,
+        float(algorithm.convexity),
+        float(algorithm.probability),
+        1 / (1 + algorithm.compression.variance(len(world.start))),
+        coins_of(float(algorithm.probability), rounds=len(world.active)),
+    ),
+    PowerSGD: lambda algorithm, world, step: compressed.power_sgd(
+        world, step, [world.start.shape], algorithm.rank, float(algorithm.momentum), None
+    ),
+    TAMUNA: lambda algorithm, world, step: compressed.tamuna(
+        world,
+        step,
+        algorithm.local_steps or algorithm.epochs,
+        algorithm.sparsity,
+        control_step_of(algorithm),
+        orders_of(len(world.active[0]), rounds=len(world.active)),
+    ),
+}
+
+
+def control_step_of(algorithm):
+    """TAMUNA's step of the control variates."""
+    if algorithm.control_step_size is not None:
+        return float(algorithm.control_step_size)
+    s = algorithm.sparsity
+    largest = CLIENTS * (s - 1) / (s * (CLIENTS - 1))
+    return largest / (algorithm.local_steps or algorithm.epochs)
+
+
+def compressed_loop(algorithm, objective=OBJECTIVE):
+    """The loop of an algorithm that compresses its messages: the server's models, [T, 1, D]."""
+    world = compressed_world(algorithm, objective)
+    loop = COMPRESSED_LOOPS[type(algorithm)]
+    return loop(algorithm, world, step_of(algorithm.step_size))[0][:, None]
 
 
 def isfedavg_models(algorithm):
@@ -398,10 +535,62 @@ CASES = {
     "Fed-LT": Case(
         FedLT(0.05, penalty=0.5, local_steps=2), None, server_loop, partial(costs.split, 2)
     ),
+    "FedADMM": Case(
+        FedADMM(0.05, penalty=2.0, local_steps=2), None, server_loop, partial(costs.augmented, 2)
+    ),
+    "EASGD": Case(
+        EASGD(0.05, moving_rate=0.15, local_steps=2),
+        None,
+        server_loop,
+        partial(costs.elastic, 2),
+        rests="alike",
+    ),
+    "FedCross": Case(
+        FedCross(0.05, retention=0.8), None, server_loop, costs.crossed, rests="alike"
+    ),
     "DP-SGD": Case(
         FedDPSGD(0.05), NoisyGradients(0.7, 0.4), dp_sgd_models, partial(costs.stepped, 1)
     ),
     "SignSGD": Case(SignSGD(0.05), None, sign_models, costs.server, rests="never"),
+    "EF-SGD": Case(
+        EFSGD(0.05, compression=Sign()),
+        None,
+        compressed_loop,
+        costs.estimating,
+        rests="alike",
+    ),
+    "EF21": Case(EF21(0.05, compression=TopK(2)), None, compressed_loop, costs.estimating),
+    "EF21-BC": Case(
+        EF21BC(0.05, compression=Sign(), downlink=Natural()),
+        None,
+        compressed_loop,
+        costs.estimating,
+    ),
+    "DIANA": Case(
+        DIANA(0.05, compression=Quantize(3), momentum=0.5), None, compressed_loop, costs.estimating
+    ),
+    "MARINA": Case(
+        MARINA(0.05, compression=RandomK(2), probability=0.3),
+        None,
+        compressed_loop,
+        costs.estimating,
+    ),
+    "DASHA": Case(
+        DASHA(0.05, compression=RandomK(2)), None, compressed_loop, costs.estimating_twice
+    ),
+    "ADIANA": Case(
+        ADIANA(0.05, compression=RandomK(2), convexity=0.5, probability=0.4),
+        None,
+        compressed_loop,
+        costs.estimating_twice,
+    ),
+    "PowerSGD": Case(PowerSGD(0.05, rank=1, momentum=0.5), None, compressed_loop, costs.estimating),
+    "TAMUNA": Case(
+        TAMUNA(0.05, sparsity=3, local_steps=2),
+        None,
+        compressed_loop,
+        partial(costs.controlled, 2),
+    ),
     "FedBuff": Case(FedBuff(0.05, buffer_size=4), None, fedbuff_models, costs.server),
     "FedAsync": Case(FedAsync(0.05, server_step_size=0.6), None, fedasync_models, costs.server),
     "Online-Fed": Case(OnlineFed(0.3), None, online_models, costs.streamed),

@@ -159,6 +159,21 @@ def coins_of(probability, seed=1, rounds=ROUNDS):
     return [bool(jax.random.uniform(k, (), float) < probability) for k in keys]
 
 
+def compression_of(compressor, seed=1, clients=CLIENTS):
+    """The compressed vector of a client in a round, by the run's draws: ``(n, k, v, m) -> [D]``,
+    with ``m`` the number of its message in this round; client ``clients`` is the server.
+    """
+    compress = jax.jit(compressor.compress)
+
+    def compressed(n, k, vector, message=1):
+        key = key_of(jax.random.fold_in(as_key(seed), n), "compression")
+        key = jax.random.fold_in(key, clients + message) if message > 1 else key
+        keys = jax.random.fold_in(key, k)[None]
+        return np.asarray(compress(keys, jnp.asarray(vector)[None]))[0]
+
+    return compressed
+
+
 def proxskip_models(algorithm, gradient=batch_gradient, start=START):
     probability = float(algorithm.probability)
     arguments = step_of(algorithm.step_size), probability, coins_of(probability), start

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fljax as fl
 from experiments.atlas import (
     analysis,
+    clock,
     commands,
     decisions,
     labels,
@@ -21,11 +23,12 @@ from experiments.atlas import (
     report,
     running,
     scenario,
+    verdicts,
 )
 from experiments.atlas.__main__ import main
 from experiments.atlas.links import UNEQUAL
 from experiments.atlas.methods import Refused, method, methods
-from experiments.atlas.scenario import SCENARIOS, Scenario
+from experiments.atlas.scenario import SCENARIOS, Rule, Scenario, algorithm_of
 from experiments.errors import UsageError
 from fljax._core.storage import sealed
 from fljax.algorithms import REGISTRY
@@ -66,6 +69,8 @@ def test_the_axes_follow_the_literature():
     assert labels_along("model") == {"softmax regression", "a network of two layers"}
     assert len(labels_along("compression")) == 5
     assert labels_along("link") == {"lossy", "late", "absent"}
+    speeds = {"equal speeds", "heavy-tailed speeds", "time of day", "poor links"}
+    assert labels_along("clock") == speeds
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
@@ -89,15 +94,19 @@ def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
     kind = {"server": type(None), "servers": Federation, "peers": Graph}[scenario.talks]
     assert isinstance(parts.get("network"), kind)
     admitted, refused = methods(scenario)
-    assert admitted.keys() | refused.keys() == REGISTRY.keys()
-    assert not admitted.keys() & refused.keys()
+    compared = {*map(algorithm_of, admitted)}
+    assert compared | refused.keys() == REGISTRY.keys()
+    assert not compared & refused.keys()
+    if scenario.rules:
+        assert admitted.keys() == scenario.rules.keys()
     assert len(admitted) >= 3
     assert all(why.endswith(".") and len(why) > 12 for why in refused.values())
     label, first = next(iter(admitted.items()))
     with unwarned():
         simulation = scenario.build(KEY, first.build(**{k: v[0] for k, v in first.space.items()}))
         fl.run(simulation, rounds=2)
-    assert simulation.algorithm.label == label
+    assert simulation.algorithm.label == algorithm_of(label)
+    assert (simulation.clock is None) == (not scenario.rules)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +124,24 @@ def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
         ("peers-ring", "Choco-SGD", "compresses by a rule that must be given"),
         ("stream-server", "SCAFFOLD", "needs all data at once and cannot learn from a stream"),
         ("bits-sign", "SignSGD", "compresses its messages itself"),
+        ("bits-top", "DIANA", r"needs an unbiased compressor, and TopK\(count=4\) has no variance"),
+        ("bits-random", "EF21", r"needs a contractive compressor, and RandomK\(count=5\)"),
         ("peers-ring", "zCDP-NFL", "adds the noise of a privacy budget, and here is none"),
         ("mnist-softmax-1", "MOON", "compares the features of a hidden layer"),
+        ("clock-heavy", "SCAFFOLD", "is not among the methods that are compared on a clock"),
+        ("clock-heavy", "EXTRA", "runs on a network of peers, not on one server"),
     ],
 )
 def test_a_refusal_states_its_reason(name, label, why):
     with pytest.raises(Refused, match=f"^{why}"):
         method(SCENARIOS[name], label)
+
+
+def test_methods_with_a_compressor_get_that_of_the_scenario():
+    algorithm, simulation = build_method("bits-top", "EF21")
+    assert algorithm.compression.count == 4
+    assert simulation.compression is None
+    assert build_method("bits-random", "DIANA")[0].compression.count == 5
 
 
 def test_arguments_of_a_scenario_reach_the_algorithm():
@@ -199,6 +219,7 @@ def test_drawn_samples_have_their_labels():
         ({"talks": "stars"}, "talks must be one of server, servers, peers, got 'stars'"),
         ({"chosen": {"clients_per_round": "why"}}, "chosen arguments are not given"),
         ({"record_every": 3}, "record_every=3 must divide rounds=200"),
+        ({"seconds": 10.0}, "rules= and seconds= are both of a clock; give both"),
     ],
 )
 def test_an_impossible_scenario_is_refused(change, message):
@@ -511,7 +532,7 @@ def test_runs_that_never_arrive_and_methods_that_diverge_are_in_the_table(outcom
     assert rows["ATC"].remark == "diverged with every candidate"
     assert rows["NIDS"].remark == "all runs diverged"
     cells = report.cells(SCENARIOS["peers-ring"], rows["ATC"])
-    assert len(cells) == len(report.HEAD)
+    assert len(cells) == len(report.head(scenario.COSTS))
 
 
 def test_profiles_count_refusals_as_unsolved(outcome):
@@ -742,6 +763,80 @@ def test_places_are_means_over_scenarios(outcome, tmp_path):
     )
 
 
+def judged(outcomes, label, name="peers-ring", **more):
+    """The sentences about an algorithm in one scenario."""
+    results = {name: stored(outcomes, name, **more)}
+    return verdicts.sentences(decisions.read_all(results, SCENARIOS), label)
+
+
+def test_verdicts_follow_from_the_stored_numbers(outcome):
+    take = (
+        "Take it with peers, one model, for *clients are strongly unlike* (among the best in 1 of "
+        "1, recommended for the last value and if trials for tuning are scarce)."
+    )
+    leave = (
+        "Take another one with peers, one model, for *clients are strongly unlike* (30.0 dB behind "
+        "the best, take {})."
+    )
+    nearest = (
+        "It was not among the best in its one scenario; it came nearest in *Peers on a ring*, "
+        "place 2 of 2."
+    )
+    never = "In no group of scenarios was it always beaten."
+    both = {"EXTRA": outcome(1e-3, -1), "CTA": outcome(1.0, -1)}
+    assert judged(both, "EXTRA") == [take, never]
+    assert judged(both, "CTA") == [nearest, leave.format("EXTRA")]
+    # Two stored numbers exchanged: so are the sentences.
+    swapped = {"EXTRA": outcome(1.0, -1), "CTA": outcome(1e-3, -1)}
+    assert judged(swapped, "CTA") == [take, never]
+    assert judged(swapped, "EXTRA") == [nearest, leave.format("CTA")]
+    # The distance is that of the stored numbers.
+    closer = {"EXTRA": outcome(1e-3, -1), "CTA": outcome(1e-2, -1)}
+    assert "(10.0 dB behind the best" in judged(closer, "CTA")[1]
+
+
+def test_a_verdict_names_what_is_scarce(outcome):
+    both = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
+    assert judged(both, "CTA")[0] == (
+        "Take it with peers, one model, for *clients are strongly unlike* (recommended if rounds "
+        "or bits are scarce)."
+    )
+
+
+def test_a_verdict_says_that_an_algorithm_diverged_or_did_not_run(outcome):
+    gone = {"EXTRA": outcome(1e-3, 4), "CTA": outcome(1.0, 4, diverged=[1] * 6)}
+    assert "(diverged in 1 of 1, take EXTRA)" in judged(gone, "CTA")[1]
+    grown = {"EXTRA": outcome(1e-3, 4), "CTA": outcome(1e12, -1)}
+    assert "(its error grew without bound, take EXTRA)" in judged(grown, "CTA")[1]
+    refused = {"FedOpt": "is a frame.", "FedAvg": "runs on one server."}
+    for label, why in (("FedOpt", ": it is a frame"), ("FedAvg", "")):
+        text = judged({"EXTRA": outcome(1e-3, 4)}, label, refused=refused)
+        assert text == [f"No scenario of the atlas runs it{why}."]
+
+
+def test_a_private_variant_is_judged_under_a_budget_alone(outcome):
+    both = {"P-ADMM": outcome(1e-3, 4), "CTA": outcome(1.0, 4)}
+    assert judged(both, "P-ADMM") == ["No scenario of the atlas runs it."]
+    private = judged(both, "P-ADMM", name="private-peers-1")
+    assert "for *a privacy budget* (among the best in 1 of 1" in private[0]
+
+
+def test_the_picture_of_an_algorithm_shows_its_scenarios(outcome):
+    names = ("peers-ring", "peers-mildly", "peers-lossy")
+    both = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
+    results = {name: stored(both, name) for name in names}
+    pages = decisions.read_all(results, SCENARIOS)
+    picture = Figure()
+    text = pictures.draw_algorithm(picture, pages, "CTA")
+    assert text.startswith("Left: last values of all algorithms in the scenario Mildly unlike")
+    assert "places of CTA in the 3 scenarios" in text
+    left, right = picture.axes
+    assert left.get_legend().get_texts()[0].get_text() == "CTA"
+    assert len(right.get_yticks()) == 3
+    best, others = (line.get_xdata() for line in right.lines[:2])
+    assert (len(best), [*others]) == (0, [1.0, 1.0, 1.0])
+
+
 def test_numbers_are_chosen_on_a_validation_set():
     """Runs for tuning have other held-out samples than runs for evaluation."""
     pool = labels.pool(
@@ -770,23 +865,22 @@ def test_tuning_builds_the_parts_for_tuning(small_scenario, monkeypatch):
     assert small_scenario.build_for_tuning(KEY, algorithm).problem.clients == 3
     seen = []
     monkeypatch.setattr(fl, "tune", lambda build, *_, **options: seen.append((build, options)))
-    running._tuned(tested, {}, TINY, "final")
-    running._tuned(tested, {}, TINY, "rounds")
+    running._tuned(tested, {"FedAvg": (None, {})}, TINY, "final")
+    running._tuned(tested, {"FedAvg": (None, {})}, TINY, "rounds")
     assert all(build == tested.build_for_tuning for build, _ in seen)
     assert [options["target"] for _, options in seen] == [None, tested.target]
 
 
 def test_a_round_costs_the_same_for_all_candidates_but_of_communication():
     """So that the fewest rounds are the fewest bits: those tuned for bits are the others."""
-    admitted = {
-        label: method(SCENARIOS["squares-well-alike"], label) for label in ("FedAvg", "Scaffnew")
-    }
-    assert running._questions(admitted) == {
+    alike = SCENARIOS["squares-well-alike"]
+    admitted = {label: method(alike, label) for label in ("FedAvg", "Scaffnew")}
+    assert running._questions(alike, admitted) == {
         "final": ["FedAvg", "Scaffnew"],
         "rounds": ["FedAvg", "Scaffnew"],
         "bits": ["Scaffnew"],
     }
-    assert "bits" not in running._questions({"FedAvg": admitted["FedAvg"]})
+    assert "bits" not in running._questions(alike, {"FedAvg": admitted["FedAvg"]})
 
 
 @pytest.mark.slow
@@ -817,6 +911,177 @@ def test_a_quick_run_end_to_end(tmp_path, capsys, monkeypatch):
     result = running.read("private-peers-1", tmp_path)
     assert len(result["methods"]) == running.QUICK.methods
     assert main(["report", "--out", str(tmp_path)]) == 0
+
+
+# On a clock --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed_scenario(small_scenario):
+    """Three clients, and the last is slow, with rounds in common and with arrivals."""
+    devices = fl.clock.Devices(seconds_per_step=[0.5, 0.5, 2.0])
+    return dataclasses.replace(
+        small_scenario,
+        name="three-timed-clients",
+        given={"local_steps": 2},
+        seconds=8.0,
+        rules={
+            "FedAvg (all)": Rule("all", fl.clock.Synchronous(devices), 3),
+            "FedAvg (arrivals)": Rule("alone", fl.clock.Asynchronous(devices), 24, 2),
+            "FedAsync": Rule("alone", fl.clock.Asynchronous(devices), 24, 2),
+        },
+    )
+
+
+def test_a_clock_s_methods_are_an_algorithm_and_a_rule(timed_scenario):
+    admitted, refused = methods(timed_scenario)
+    assert list(admitted) == ["FedAsync", "FedAvg (all)", "FedAvg (arrivals)"]
+    assert not {"FedAvg", "FedAsync"} & refused.keys()
+    assert "compared on a clock" in refused["FedProx"]
+    timed = admitted["FedAvg (arrivals)"].build(step_size=0.1)
+    simulation = timed_scenario.build(KEY, timed)
+    assert simulation.clock.asynchronous
+    assert simulation.algorithm.local_steps == 2
+    assert not timed_scenario.build(
+        KEY, admitted["FedAvg (all)"].build(step_size=0.1)
+    ).clock.asynchronous
+    assert running.together(timed_scenario, [*admitted]) == [
+        ["FedAsync", "FedAvg (arrivals)"],
+        ["FedAvg (all)"],
+    ]
+    assert running._questions(timed_scenario, admitted) == {
+        "final": [*admitted],
+        "seconds": [*admitted],
+    }
+
+
+def test_last_values_are_those_when_the_seconds_have_passed(timed_scenario):
+    """The slow client's rounds take 4 seconds, the others' one."""
+    admitted, _ = methods(timed_scenario)
+    chosen = {"chosen": {"step_size": 0.1, "server_step_size": 0.5}}
+    result = {"methods": {"FedAsync": chosen}}
+    few = {"FedAsync": admitted["FedAsync"]}
+    (value,) = running.last_values(timed_scenario, few, result, 1)["FedAsync"]
+    made = few["FedAsync"].build(**chosen["chosen"])
+    runs = fl.sweep(timed_scenario.build, grid={"algorithm": {"a": made}}, rounds=24, seeds=1)
+    seconds = runs.seconds.values[0, 0]
+    # Two fast clients arrive in each second, and the slow one in each fourth.
+    assert seconds[[0, 1, 7, 8, 17]].tolist() == [1, 1, 4, 4, 8]
+    assert value == pytest.approx(runs.normalized_error.values[0, 0, 17], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_on_a_clock_seconds_are_tuned_and_counted(timed_scenario):
+    label = "FedAvg (arrivals)"
+    numbers = method(timed_scenario, label)
+    got = running.evaluated(timed_scenario, {label: numbers}, TINY)[label]
+    assert [*got["costs"]] == ["seconds", "bits", "gradients"]
+    options = {"metric": "normalized_error", "rounds": 24, "seeds": 1, "record_every": 2}
+    options |= {"points": 3, "extensions": 0, "refinements": 0}
+    tuned = fl.tune(
+        timed_scenario.build,
+        {"one": tuple(numbers)},
+        goal="seconds",
+        target=timed_scenario.target,
+        **options,
+    )
+    chosen = tuned.chosen["one"]["step_size"]
+    assert got["costs"]["seconds"]["chosen"]["step_size"] == pytest.approx(chosen, rel=1e-4)
+    assert got["costs"]["bits"]["chosen"] == got["costs"]["seconds"]["chosen"]
+    runs = fl.sweep(timed_scenario.build, grid={"algorithm": tuned.methods}, rounds=24, seeds=2)
+    errors, seconds = (runs[name].values[0, :, 1::2] for name in ("normalized_error", "seconds"))
+    arrived = errors <= timed_scenario.target
+    first = np.take_along_axis(seconds, np.argmax(arrived, axis=1)[:, None], axis=1)[:, 0]
+    expected = np.where(arrived.any(axis=1), first, -1)
+    np.testing.assert_allclose(got["costs"]["seconds"]["until"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].rules])
+def test_methods_on_a_clock_have_the_same_devices_and_equally_many_at_work(name):
+    rules = SCENARIOS[name].rules
+    devices = {id(rule.clock.devices) for rule in rules.values()}
+    assert len(devices) == 1
+    for rule in rules.values():
+        assert rule.rounds % rule.record_every == 0
+        at_work = getattr(rule.clock, "concurrency", None) or getattr(rule.clock, "count", None)
+        assert at_work in (None, clock.WORKING)
+        invited = rule.given.get("selector")
+        assert invited is None or invited.count in (clock.WORKING, clock.INVITED)
+
+
+def test_slow_clients_are_scattered_quantiles():
+    """So that speeds have nothing to do with the hours in which clients are available."""
+    speeds = clock.quantiles(clock.SLOW)
+    ratio = clock.quantiles(clock.HEAVY).max() / np.median(clock.quantiles(clock.HEAVY))
+    assert 9 < ratio < 11
+    assert len(np.unique(speeds)) == len(speeds) == 50
+    assert abs(np.corrcoef(np.log(speeds), clock.EVENING[:, 0])[0, 1]) < 0.15
+
+
+def on_a_clock(outcome):
+    """Two methods on a clock, and their stored numbers."""
+
+    def of(error, seconds):
+        method = outcome(error, seconds)
+        method["costs"]["seconds"] = method["costs"].pop("rounds")
+        return method
+
+    outcomes = {"FedAvg (tiers)": of(1e-3, 40), "FedBuff": of(1.0, 4), "FedAvg (all)": of(2.0, -1)}
+    outcomes["FedAvg (tiers)"]["costs"]["bits"]["until"] = [800] * 6  # twice as many, not 10 times
+    return stored(outcomes, "clock-heavy", refused={"EXTRA": "runs on a network of peers."})
+
+
+def test_seconds_are_where_a_clock_is(outcome):
+    results = {
+        "clock-heavy": on_a_clock(outcome),
+        "squares-well-alike": stored({"FedAvg": outcome(1.0, 8), "DANE": outcome(2.0, 2)}),
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    front = report.front(pages, results, {})
+    of_clock = front[front.index("### One server, on a clock") : front.index("## Scenarios")]
+    of_rounds = front[front.index("### One server, one model") : front.index("### One server, on")]
+    assert "| scarce: seconds | scarce: bits | scarce: gradients |" in of_clock
+    assert "| a few clients are very slow (1) | **FedAvg (tiers)**: among the best" in of_clock
+    assert "| **FedBuff**: FedAvg (tiers) needs 10 times as many |" in of_clock
+    assert "scarce: rounds" not in of_clock
+    assert "seconds" not in of_rounds
+    assert "| fewest rounds | fewest bits | fewest gradients |" in front
+    assert "| fewest seconds | fewest bits | fewest gradients |" in front
+    untimed, timed = (report.scenario_page(page) for page in pages)
+    assert "seconds" not in untimed
+    assert "| last value | seconds | bits | gradients | tuned |" in timed
+    assert "after 400 seconds. Seconds, bits and sample gradients" in timed
+    assert "- FedAvg (tiers): a round has the available clients of one of 5 tiers" in timed
+    row = next(line for line in timed.splitlines() if "| FedBuff |" in line)
+    assert row.split(" | ")[3:6] == ["4", "400", ""]
+    assert "FedAvg" not in report.newer(pages[1])
+    assert "EXTRA" not in report.newer(pages[1])
+
+
+def test_a_verdict_names_the_rule(outcome):
+    """An algorithm is judged by its best rule."""
+    pages = decisions.read_all({"clock-heavy": on_a_clock(outcome)}, SCENARIOS)
+    take, never = verdicts.sentences(pages, "FedAvg")
+    assert take == (
+        "Take it with one server, on a clock, for *a few clients are very slow* (among the best in "
+        "1 of 1, recommended for the last value and if trials for tuning are scarce, as FedAvg "
+        "(tiers))."
+    )
+    assert never == "In no group of scenarios was it always beaten."
+    assert "recommended if seconds or bits are scarce" in verdicts.sentences(pages, "FedBuff")[0]
+    assert verdicts.standard(pages, "FedAvg").scenario.name == "clock-heavy"
+
+
+def test_the_picture_of_a_clock_is_of_seconds(outcome, tmp_path):
+    results = {
+        name: {**on_a_clock(outcome), "scenario": name} for name in ("clock-heavy", "clock-links")
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    assert pictures.places(pages)["FedAvg (tiers)"] == (pytest.approx(10.0), 0.0)
+    assert pictures.draw(pages, tmp_path) == {"timed server": "timed-server.png"}
+    scores = report.scores(pages, {"timed server": "timed-server.png"})["timed server"]
+    assert scores[0][0] == "FedBuff"
+    assert report.scores_head(scenario.COSTS_ON_A_CLOCK)[6] == "score, seconds"
 
 
 # Bad input ---------------------------------------------------------------------------------------
@@ -884,7 +1149,7 @@ def test_stored_results_are_of_declared_scenarios():
     for path in (Path(__file__).parents[2] / "figures" / "atlas").glob("*.json"):
         result = running.read(path.stem, path.parent)
         assert path.stem in SCENARIOS
-        assert result["methods"].keys() | result["refused"].keys() <= REGISTRY.keys()
+        assert {*map(algorithm_of, result["methods"]), *result["refused"]} <= REGISTRY.keys()
         analysis.table(SCENARIOS[path.stem], result)
 
 

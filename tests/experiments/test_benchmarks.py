@@ -1,6 +1,9 @@
 """The benchmarks run and count correctly; nothing here is timed."""
 
+import copy
 import itertools
+import json
+import re
 from pathlib import Path
 
 import jax
@@ -10,6 +13,7 @@ import pytest
 import fljax as fl
 from experiments.benchmarks import (
     aggregation,
+    arrivals,
     clipping,
     generators,
     lowering,
@@ -24,8 +28,10 @@ from experiments.benchmarks import (
     population,
     roofline,
     scaling,
+    tables,
     tuning,
 )
+from experiments.errors import UsageError
 from experiments.gauthier import chapter5 as ch5
 from fljax._core.devices import configured
 from tests.cases import CASES, costs
@@ -228,7 +234,7 @@ def test_machine_numbers_are_positive():
 @pytest.mark.slow
 def test_methods_to_tune_are_found_and_tuned():
     methods = list(itertools.islice(tuning.suitable(), 2))
-    assert methods == ["ADMM", "ADMM tracking"]
+    assert methods == ["AD-PSGD", "ADMM"]
     tuned = tuning.tuned(methods, candidates=3, seeds=1, rounds=4)
     assert tuned.compilations == 2
     assert all(response.sizes["candidate"] == 3 for response in tuned.response.values())
@@ -241,15 +247,16 @@ def _measured(platform, errors, seconds):
 
 def test_a_study_on_two_platforms_is_compared_run_by_run():
     measured = _measured("cpu", [1.0, 2.0], 4.0) | _measured("cuda", [1.0, 2.5], 0.5)
-    _, first, second = platforms.table(["admm"], measured)
+    _, first, second = platforms.table(platforms.compared(["admm"], measured))
     assert "8.0x" in second
     assert "2.5e-01" in second
     assert "x" not in first.split("8 ", 1)[1]
+    assert platforms.compared(["admm"], measured)[1]["off_by"] == 0.25
 
 
 def test_failures_and_timeouts_are_reported():
     failed = {"cuda": {"admm": {"failed": "RuntimeError: no memory"}}}
-    _, first, second = platforms.table(["admm"], {"cpu": {}} | failed)
+    _, first, second = platforms.table(platforms.compared(["admm"], {"cpu": {}} | failed))
     assert "not done in time" in first
     assert second.endswith("RuntimeError: no memory")
 
@@ -318,3 +325,125 @@ def test_studies_on_a_pool_and_with_own_arrays_are_of_the_same_clients():
         first = np.asarray(pooled.features)[:, 0]
         np.testing.assert_allclose(first, np.asarray(copied.features)[:, 0], rtol=1e-6)
         np.testing.assert_array_equal(pooled.targets[:, 0], copied.targets[:, 0])
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda path: path.stem)
+def test_the_tables_of_a_page_are_those_of_the_stored_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- benchmark: simulators -->" in text
+    assert tables.filled(text, page.name) == text
+
+
+def test_no_time_is_typed_on_the_page_of_speed():
+    page = (tables.ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert re.search(r"\d s\b", page)
+    assert not re.search(r"\d m?s\b|\d x\b|\dx\b", tables.BLOCK.sub("", page))
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """Change a number of the stored results, as if a benchmark had been run again."""
+
+    def change(name, *keys, value):
+        report = copy.deepcopy(tables.read(name))
+        *path, last = keys
+        part = report
+        for key in path:
+            part = part[key]
+        part[last] = value
+        read = tables.read
+        monkeypatch.setattr(tables, "read", lambda other: report if other == name else read(other))
+
+    return change
+
+
+def test_a_table_follows_its_stored_result(stored):
+    before = tables.against_numpy()
+    keys = ("studies", 0, "rows", 0, "seconds")
+    stored("stored/montecarlo.json", *keys, value=1234.0)
+    after = tables.against_numpy()
+    assert "| 1234 s |" in after[4]
+    assert before[4] != after[4]
+    assert before[5:] == after[5:]
+
+
+def test_the_best_variant_of_numpy_is_the_fastest(stored):
+    keys = ("studies", 1, "rows", -2, "seconds")
+    stored("stored/montecarlo.json", *keys, value=0.01)
+    assert "0.01 s (0.0654x)" in tables.against_numpy()[5]
+
+
+def test_the_range_of_the_accelerator_is_counted(stored):
+    assert "from 1/2 to 1/108" in tables.platforms_range()[0]
+    stored("stored/platforms.json", "rows", 1, "seconds", value=0.057 / 300)
+    assert "from 1/7 to 1/300" in tables.platforms_range()[0]
+
+
+def test_an_error_that_is_not_the_reference_s_is_marked(stored):
+    rows = tables.read("peers/networks.json")["results"]
+    number = next(
+        n for n, row in enumerate(rows) if (row["peer"], row["workload"]) == ("pfl", "mlp")
+    )
+    assert not any("pfl" in line and "*" in line for line in tables.networks())
+    stored("peers/networks.json", "results", number, "error", value=0.5)
+    assert any("pfl" in line and "0.5000 *" in line for line in tables.networks())
+
+
+def test_a_missing_stored_result_is_reported_with_its_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    command = r"python -m experiments\.benchmarks\.platforms --out stored/platforms\.json"
+    with pytest.raises(UsageError, match=f"no stored result .*; measure it: {command}"):
+        tables.platforms()
+
+
+def test_a_table_that_does_not_exist_is_reported_with_those_that_do():
+    text = "<!-- benchmark: numbers -->\n\n<!-- end benchmark -->\n"
+    with pytest.raises(UsageError, match=r"page\.md asks for the table 'numbers'; there are numpy"):
+        tables.filled(text, "page.md")
+
+
+def test_the_tables_are_written_into_their_pages(monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- benchmark: platforms, range -->\nold\n<!-- end benchmark -->\nx\n"
+    )
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main() == 0
+    before, _, sentence, end, after = page.read_text().splitlines()
+    assert (before, end, after) == ("before", "<!-- end benchmark -->", "x")
+    assert sentence == tables.platforms_range()[0]
+
+
+@quiet
+@pytest.mark.slow
+def test_a_benchmark_s_numbers_are_stored_and_tabulated(monkeypatch, tmp_path, capsys):
+    def small(seeds, few):
+        rival = montecarlo.Rival("form", lambda seeds: [1.0] * seeds, "float64", few)
+        error = montecarlo.final("normalized_error")
+        return montecarlo.Study("Small", montecarlo.private_admm, 4, error, [rival], (1, 1))
+
+    path = tmp_path / "small.json"
+    monkeypatch.setattr(montecarlo, "STUDIES", {"small": small})
+    monkeypatch.setattr(montecarlo, "header", lambda: "commit abc")
+    monkeypatch.setattr("sys.argv", ["montecarlo", "--seeds", "2", "--out", str(path)])
+    montecarlo.main()
+    report = json.loads(path.read_text())
+    assert report["machine"] == "commit abc"
+    (study,) = report["studies"]
+    assert (study["title"], study["seeds"], study["rounds"]) == ("Small", 2, 4)
+    assert [row["side"].split(",")[0] for row in study["rows"]] == ["fljax", "fljax", "NumPy"]
+    assert "best NumPy / fljax" in capsys.readouterr().out
+
+
+def test_arrivals_are_measured_beside_rounds_without_a_clock(capsys):
+    sizes = ["--clients=4", "--dim=3", "--seeds=2", "--events=6", "--turns=1"]
+    arrivals.main(sizes)
+    row = capsys.readouterr().out.strip().splitlines()[-1]
+    assert row.startswith("| 4 clients, 3 numbers, 2 seeds, 6 rounds | ")
+    numbers = [float(cell) for cell in row.split("|")[2:5]]
+    assert all(number > 0 for number in numbers)
+    assert numbers[1] / numbers[0] == pytest.approx(numbers[2], rel=0.1)
+    timed, plain = (arrivals.scenario(4, 3, on)(jax.random.key(1)) for on in (True, False))
+    assert timed.clock is not None
+    assert plain.clock is None

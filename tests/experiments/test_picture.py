@@ -231,3 +231,22 @@ def test_one_legend_names_the_lines_of_all_panels():
     assert [text.get_text() for text in legend.get_texts()] == ["known", "theory"]
     assert legend.get_lines()[1]._dash_pattern == right.get_lines()[1]._dash_pattern
     assert left.get_legend() is right.get_legend() is None
+
+
+def test_long_notes_are_within_the_picture():
+    with picture.print_style():
+        drawn, axes = picture.panels(["one", "two"])
+        for ax in axes:
+            ax.plot([1, 2], label="a")
+        axes[0].annotate(
+            "a long note on the privacy of these seeds; " * 5, (0, 0), gid=plotting.NOTE
+        )
+        picture.finish(drawn, "heading")
+        drawn.canvas.draw()
+        title = drawn.get_suptitle()
+        assert title.startswith("heading\n")
+        assert " ".join(title.split()).count("a long note on the privacy") == 5
+        box = drawn._suptitle.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= drawn.bbox.width
+        plt.close(drawn)

@@ -10,7 +10,17 @@ from scipy import stats
 
 import fljax as fl
 from fljax.algorithms import OnlineFed, PAOFed
-from fljax.link import Circular, Quantize, RandomK, Sign, StochasticSign, TopK
+from fljax.link import (
+    Circular,
+    Contractive,
+    Natural,
+    Quantize,
+    RandomK,
+    Sign,
+    StochasticSign,
+    TopK,
+)
+from fljax.link.compression import contraction_of, unbiased_variance
 from fljax.problems.streams import Linear
 from tests.support.online_world import short_run
 
@@ -102,7 +112,7 @@ def test_quantization_moves_numbers_by_less_than_a_level(row, bits):
 
 def test_a_message_of_zeros_stays_one():
     zero = np.zeros((2, 4))
-    for compressor in (Quantize(2), Quantize(8), Sign(), TopK(2), RandomK(2)):
+    for compressor in (Quantize(2), Quantize(8), Sign(), TopK(2), RandomK(2), Natural()):
         np.testing.assert_array_equal(compress(compressor, zero), zero)
 
 
@@ -117,7 +127,8 @@ def test_stochastic_signs_have_their_probabilities_and_stop_at_the_bound():
 
 
 @pytest.mark.parametrize(
-    ("compressor", "gain"), [(RandomK(2), 1.0), (Quantize(3), 1.0), (StochasticSign(5.0), 5.0)]
+    ("compressor", "gain"),
+    [(RandomK(2), 1.0), (Quantize(3), 1.0), (Natural(), 1.0), (StochasticSign(5.0), 5.0)],
 )
 def test_unbiased(compressor, gain):
     row = np.array([3.0, -1.0, 0.2, 0.5, -4.0])
@@ -126,7 +137,7 @@ def test_unbiased(compressor, gain):
     assert error.max() < stats.norm.isf(LEVEL / 2)
 
 
-@pytest.mark.parametrize("compressor", [RandomK(2), Quantize(3), StochasticSign(4.0)])
+@pytest.mark.parametrize("compressor", [RandomK(2), Quantize(3), Natural(), StochasticSign(4.0)])
 def test_every_row_is_drawn_by_its_own_key_alone(compressor):
     message = np.random.default_rng(0).normal(size=(20, 6))
     keys = jax.random.split(jax.random.key(3), 20)
@@ -135,6 +146,100 @@ def test_every_row_is_drawn_by_its_own_key_alone(compressor):
     np.testing.assert_array_equal(draw(compressor, keys[rows], message[rows]), compressed[rows])
     same = draw(compressor, keys, np.broadcast_to(message[0], (20, 6)))
     assert len(np.unique(np.asarray(same), axis=0)) > 5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_natural_compression_rounds_to_neighboring_powers_of_two(dtype):
+    row = np.array([3.0, -0.7, 1.0, -0.125, 1e-20, 5e9], dtype)
+    rebuilt = many(Natural(), row)
+    assert rebuilt.dtype == dtype
+    below = 2.0 ** np.floor(np.log2(np.abs(row.astype(float))))
+    for i, (number, lower) in enumerate(zip(row, below, strict=True)):
+        up = np.abs(rebuilt[:, i]) > 1.5 * lower
+        np.testing.assert_array_equal(rebuilt[:, i], np.sign(number) * np.where(up, 2, 1) * lower)
+        share = abs(float(number)) / lower - 1
+        assert stats.binomtest(int(up.sum()), len(up), share).pvalue > LEVEL
+
+
+# Classes ----------------------------------------------------------------------------------------
+
+#: Rows of 6 numbers at which the bounds are attained, or nearly.
+WORST = {
+    "random": (RandomK(2), [3.0, -1.0, 0.2, 0.5, -4.0, 1.0]),
+    "2 bits": (Quantize(2), [1.0, *5 * [1 / (1 + np.sqrt(1 + 5))]]),
+    "3 bits": (Quantize(3), [-2.0, *5 * [2 / (3 + np.sqrt(9 + 5))]]),
+    "natural": (Natural(), 6 * [4 / 3]),
+    "top": (TopK(2), [1.0, -1.0, 1.0, 1.0, 1.0, 1.0]),
+    "sign": (Sign(), [1.0, *5 * [1e-9]]),
+    "contractive": (Contractive(RandomK(2)), [3.0, -1.0, 0.2, 0.5, -4.0, 1.0]),
+}
+
+
+def squared_errors(compressor, row, seed=3):
+    row = np.asarray(row)
+    return ((many(compressor, row, seed=seed) - row) ** 2).sum(1) / (row**2).sum()
+
+
+def bound_of(compressor, dim):
+    """Of the mean squared error, relative to the message."""
+    variance = compressor.variance(dim)
+    return 1 - compressor.contraction(dim) if variance is None else variance
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_the_declared_bound_is_attained(name):
+    compressor, row = WORST[name]
+    error = squared_errors(compressor, row)
+    margin = stats.norm.isf(LEVEL / 2) * error.std() / np.sqrt(len(error))
+    np.testing.assert_allclose(error.mean(), bound_of(compressor, 6), rtol=1e-6, atol=margin)
+
+
+@given(
+    st.lists(st.floats(-10, 10).map(lambda v: round(v, 3)), min_size=5, max_size=5).filter(any),
+    st.sampled_from([case[0] for case in WORST.values()]),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_message_exceeds_the_declared_bound(row, compressor):
+    error = squared_errors(compressor, row)[:4000]
+    margin = stats.norm.isf(1e-6) * error.std() / np.sqrt(len(error)) + 1e-12
+    assert error.mean() <= bound_of(compressor, 5) + margin
+
+
+def test_the_classes_of_compressors():
+    assert RandomK(2).variance(10) == 4
+    assert RandomK(2).contraction(10) is None
+    assert RandomK(8).contraction(10) == 0.75  # an omega below one is a contraction
+    assert Natural().contraction(1000) == 7 / 8
+    assert TopK(2).contraction(10) == 0.2
+    assert Sign().contraction(10) == 0.1
+    for compressor in (TopK(2), Sign(), Sign(scaled=False), StochasticSign(1.0)):
+        assert compressor.variance(10) is None
+    for compressor in (Sign(scaled=False), StochasticSign(1.0)):
+        assert compressor.contraction(10) is None
+    contractive = Contractive(RandomK(2))
+    assert contractive.contraction(10) == 0.2
+    assert contractive.variance(10) is None
+    assert contractive.bits(10) == 64
+    entries = compress(contractive, V)
+    np.testing.assert_allclose(entries[entries != 0], V[entries != 0], rtol=1e-15)
+
+
+@fl.module
+class Halving(fl.link.Compressor):
+    """A compressor that declares no class."""
+
+    def bits(self, dim):
+        return dim
+
+    def compress(self, keys, message):
+        return message / 2
+
+
+def test_a_compressor_without_a_class_is_told_what_to_declare():
+    with pytest.raises(ValueError, match=r"X needs an unbiased.*has no variance\(dim\); take"):
+        unbiased_variance("X", Halving(), 4)
+    with pytest.raises(ValueError, match=r"X needs a contractive.*no contraction\(dim\).*; take"):
+        contraction_of("X", Halving(), 4)
 
 
 # Bits -------------------------------------------------------------------------------------------
@@ -153,6 +258,7 @@ def test_every_row_is_drawn_by_its_own_key_alone(compressor):
         (RandomK(4), 200, 128),
         (Quantize(2), 200, 432),
         (Quantize(8), 200, 1632),
+        (Natural(), 200, 1800),
     ],
 )
 def test_bits_on_the_wire(compressor, dim, bits):

@@ -24,6 +24,7 @@ from fljax.link import (
     Independent,
     Link,
     Memory,
+    RandomK,
     Sign,
     Stages,
     TopK,
@@ -353,6 +354,19 @@ def test_the_server_pays_for_each_recipient_and_message():
     compressed = round_one_link(compression=Sign())
     compressed.publish(model)  # the server's message is not compressed
     assert traffic(compressed) == (4, 24, 0, 24 * 32)
+
+
+def test_a_server_may_compress_its_message():
+    model = jnp.array([3.0, -1.0, 0.5, 2.0])
+    link = round_one_link(available=jnp.array([True, False, True, True]))
+    np.testing.assert_array_equal(link.publish(model, compression=TopK(2)), [3, 0, 0, 2])
+    assert traffic(link) == (3, 12, 0, 3 * 2 * (32 + 2))
+    drawn = [round_one_link().publish(model, compression=RandomK(1)) for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    clients = round_one_link().send(jnp.tile(model, (4, 1)), compression=RandomK(2))
+    server = round_one_link().publish(model, compression=RandomK(2))
+    assert np.asarray(clients).shape == (4, 4)
+    assert np.count_nonzero(server) == 2
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 import fljax as fl
 from fljax._core.devices import on_cpu, traced_for
 from fljax._core.prng import as_key
-from fljax.algorithms import REGISTRY
 from fljax.algorithms.local_steps import learn
 from fljax.models import builtin_networks
 from fljax.participation.selectors import Participants
 from fljax.problems import model as models_room
 from fljax.problems.batches import Shuffled
+from fljax.simulation.scan import trace
 from tests import cases
 from tests.reference import network as by_hand
 from tests.support import small_network as small
@@ -382,7 +382,7 @@ def test_no_program_is_larger_with_more_clients():
         simulation = fl.Simulation(problem=problem, algorithm=fl.algorithms.FedAvg(0.1, 2, batch=2))
         now = fl.view(simulation)
         state = simulation.algorithm.init(now.problem, None)
-        # Equations: the number of lines depends on the width of what is printed.
+        # Equations: the number of lines depends on the printed width.
         return str(jax.make_jaxpr(lambda s: simulation.algorithm.step(s, now))(state)).count(" = ")
 
     assert size(4) == size(40)
@@ -539,6 +539,28 @@ def model(outputs=small.outputs, start=small.start, data=None, loss=None, **sett
     loss = fl.problems.Softmax(small.CLASSES) if loss is None else loss
     network = fl.models.plain(start, outputs)
     return fl.problems.Model.from_clients(network, jax.random.key(0), data, loss, **settings)
+
+
+@pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 2, 5)])
+def test_an_accelerator_takes_the_local_steps_of_a_cpu(sizes):
+    """Its clients of one size have a loop of a known length; records are some rounds apart."""
+    problem = model(data=small.samples(sizes))
+    algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=2, epochs=2, batch=4)
+    simulation = fl.Simulation(problem, algorithm)
+    assert problem.prepare().full == (len(set(sizes)) == 1)
+
+    def final(platform):
+        def run(key):
+            return trace(simulation, key, 4, 2)[1][0]
+
+        with traced_for(platform):
+            return jax.jit(run)(fl.random_key(0))
+
+    on_cpu, on_accelerator = map(final, ("cpu", "cuda"))
+    np.testing.assert_allclose(on_accelerator, on_cpu, rtol=1e-12, atol=1e-14)
+    assert np.abs(on_cpu - np.asarray(problem.initial)).max() > 1e-3
+    record_by_record = fl.run(simulation, 4).model[0]
+    np.testing.assert_allclose(on_cpu, record_by_record, rtol=1e-12, atol=1e-14)
 
 
 def on_the_host(parameters, x):
@@ -741,7 +763,7 @@ def by_loop(label):
 #: Whose loops are not of a gradient: of minimizers, streams, predictions or clusters.
 OTHERWISE = {
     *("ADMM", "P-ADMM", "NPFL", "NPFL-RL", "pFedMe", "IFCA", "FedProx, exact", "FedRelax"),
-    *("DANE", "Network-DANE"),
+    *("DANE", "Network-DANE", "PowerSGD", "FedEM"),
     *("PGFL", "GFL", "ClusterFL", "PGFL, single step", "Sharing ADMM", "Generalized gradient"),
     *("Model-agnostic FedRelax", "Online-Fed", "PAO-Fed", "PAO-Fed, graph", "PSO-Fed", "SignSGD"),
     *("PGFL, by loss", "PGFL, by gradient", "NPFL, by loss", "NPFL, by gradient"),
@@ -750,6 +772,7 @@ OTHERWISE = {
 }
 #: Whose loops are of the small world alone; they are FedAvg, FedGD and the like.
 FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD, networked", "GFL, gradient"}
+FIXED |= {"HierFAVG", "Hier-Local-QSGD"}
 
 
 @pytest.mark.slow
@@ -758,12 +781,12 @@ FIXED = {"FedAvg", "ISFedAvg", "DP-SGD", "FedGD", "FedSGD, networked", "GFL, gra
 def test_every_algorithm_learns_a_network_as_its_loop_does(label):
     theirs = by_loop(label)
     assert theirs is not None
-    needs = REGISTRY[label].needs
+    algorithm = cases.CASES[label].algorithm
     run = fl.run(
         fl.Simulation(
             problem=small.from_zero(cases.SIZES),
-            algorithm=cases.CASES[label].algorithm,
-            network=None if needs.network is None else cases.make_network(),
+            algorithm=algorithm,
+            network=None if algorithm.needs.network is None else cases.network_of(algorithm),
             metrics=[fl.metrics.trajectory()],
         ),
         cases.ROUNDS,

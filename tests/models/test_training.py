@@ -432,8 +432,23 @@ PAIR = fl.graphs.path(2)
         (lambda: fl.algorithms.FedAvg(STEP, drop_last=True), "give batch="),
         (lambda: simulation_of(algorithm=fl.algorithms.MIME(STEP)), "no steps of training"),
         (
-            lambda: simulation_of(problem_of(Dropped()), fl.algorithms.EXTRA(STEP), network=RING),
+            lambda: simulation_of(problem_of(Dropped()), fl.algorithms.DLM(STEP, 1), network=RING),
             "no steps of training",
+        ),
+        (
+            lambda: simulation_of(
+                uneven_problem(state="kept"), fl.algorithms.EXTRA(STEP), network=PAIR
+            ),
+            "batches of one size",
+        ),
+        (
+            lambda: simulation_of(
+                problem_of(Dropped()).clipped(1.0),
+                fl.algorithms.ATC(STEP),
+                network=RING,
+                privacy=fl.privacy.ZCDP(total_rho=1.0),
+            ),
+            "what a sample changes in a message",
         ),
         (lambda: simulation_of(losses=fl.link.Independent(0.1)), "which losses= does not reach"),
         (
@@ -480,7 +495,102 @@ def test_private_steps_have_dropout_and_augmentation(rate, capacity):
         fl.Simulation(problem_of(), algorithm)
 
 
-@pytest.mark.parametrize("method", ["LED", "DiNNO", "KGT"])
+def peer_gradients(loop, state, models, rounds_before):
+    """Each peer's gradient on its batch of a round, and the statistics afterwards."""
+    first = rounds_before * BATCH % SAMPLES
+    pairs = []
+    for client in range(CLIENTS):
+        x, y = (jnp.asarray(a[client, first : first + BATCH]) for a in (X, Y))
+        function = functools.partial(loop.loss, x=x, y=y, train=True)
+        pairs.append(jax.grad(function, has_aux=True)(models[client], state[client]))
+    gradients, after = zip(*pairs, strict=True)
+    return jnp.stack(gradients), after
+
+
+def peers_reference(method):
+    """The peers' models and mean losses on held-out data after some rounds, on a ring of four."""
+    problem = problem_of(state="kept")
+    loop = Loop(Normalized(), problem.layout, "kept")
+    weights = (jnp.eye(CLIENTS) + jnp.roll(jnp.eye(CLIENTS), 1, 0)) / 3
+    weights = weights + jnp.roll(jnp.eye(CLIENTS), -1, 0) / 3
+    half = (jnp.eye(CLIENTS) + weights) / 2
+    zero = Normalized().init(jax.random.key(9), X[0, :1], train=False)["batch_stats"]
+    stats = [zero] * CLIENTS
+    models = jnp.tile(problem.initial, (CLIENTS, 1))
+    before = last = tracker = None
+    for number in range(ROUNDS):
+        point = weights @ models if method == "CTA" else models
+        gradient, stats = peer_gradients(loop, stats, point, number)
+        if method in ("CTA", "Consensus"):
+            moved = weights @ models - STEP * gradient
+        elif method == "EXTRA":
+            moved = weights @ models - STEP * gradient
+            if before is not None:
+                moved = models + moved - half @ before + STEP * last
+        elif method == "DIGing":
+            tracker = gradient if tracker is None else weights @ tracker + gradient - last
+            moved = weights @ models - STEP * tracker
+        else:  # exact diffusion
+            adapted = models - STEP * gradient
+            moved = half @ (adapted if before is None else adapted + models - last)
+        before, models = models, moved
+        last = adapted if method == "ExactDiffusion" else gradient
+    errors = [loop.errors(row, state) for row, state in zip(models, stats, strict=True)]
+    return np.asarray(models), np.mean(errors)
+
+
+@pytest.mark.parametrize("method", ["Consensus", "CTA", "EXTRA", "DIGing", "ExactDiffusion"])
+def test_peers_with_batch_normalization_are_a_loop_of_flax(method):
+    algorithm = getattr(fl.algorithms, method)(STEP, batches=fl.batches.CyclicBatches(BATCH))
+    simulation = fl.Simulation(
+        problem_of(state="kept"), algorithm, network=RING, metrics=["test_error"]
+    )
+    run = fl.run(simulation, rounds=ROUNDS)
+    with default_promotion():
+        models, error = peers_reference(method)
+    np.testing.assert_allclose(run.model, models, rtol=1e-8, atol=1e-11)
+    np.testing.assert_allclose(run.test_error[-1], error, rtol=1e-6)
+
+
+ONE_GRADIENT = {
+    "ADMMTracking": {"penalty": 1.0},
+    "ADPSGD": {},
+    "ATC": {},
+    "ATCTracking": {},
+    "AugDGM": {},
+    **{
+        name: {"compression": fl.link.TopK(20), "consensus_step_size": 0.3}
+        for name in ("BEER", "CEDAS", "ChocoSGD", "LEAD", "MoTEF")
+    },
+    "DeTAG": {},
+    "EpidemicLearning": {},
+    "Diffusion": {"after": "metropolis"},
+    "GossipSGD": {},
+    "NIDS": {},
+    "PGEXTRA": {},
+    "ProxSkip": {"probability": 0.5},
+    "QGDSGDm": {},
+    "RandomWalk": {},
+    "SGP": {},
+    "SampledDiffusion": {},
+    "WangElia": {},
+}
+
+
+@pytest.mark.parametrize("method", ONE_GRADIENT)
+def test_peers_take_their_one_gradient_in_training(method):
+    """Dropout changes the models, and statistics move."""
+    algorithm = getattr(fl.algorithms, method)(step_size=STEP, **ONE_GRADIENT[method])
+    models = []
+    for rate in (0.0, 0.3):
+        problem = problem_of(Normalized(rate), state="kept")
+        run = fl.run(fl.Simulation(problem, algorithm, network=RING), rounds=2)
+        models.append(run.model)
+        assert np.std(run.client_network_state, axis=0).min() > 1e-6
+    assert np.abs(models[0] - models[1]).max() > 1e-6
+
+
+@pytest.mark.parametrize("method", ["LED", "DiNNO", "KGT", "SwarmSGD"])
 def test_peers_train_with_dropout_and_keep_statistics(method):
     penalty = {"penalty": 0.1} if method == "DiNNO" else {}
     algorithm = getattr(fl.algorithms, method)(step_size=STEP, local_steps=2, **penalty)

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 import fljax as fl
 from fljax import plotting, statistics
@@ -712,11 +713,82 @@ def test_seconds_are_rounds_times_seconds_per_round(pair):
     )
 
 
-def test_custom_seconds_may_differ_between_runs(pair):
-    taken = pair["normalized_error"].cumsum("round")
-    ax = plotting.learning_curves(pair.assign(seconds=taken), x="seconds")
-    np.testing.assert_allclose(ax.lines[1].get_xdata(), taken.mean("seed").sel(algorithm="two"))
+def on_clock(pair, **more):
+    """The pair with seconds that differ between its runs."""
+    seconds = 0.5 + np.random.default_rng(7).gamma(2.0, size=(2, 4, 6)).cumsum(-1)
+    return pair.assign(seconds=(("algorithm", "seed", "round"), seconds), **more)
+
+
+def curve_over_time(pair, method, seeds):
+    """A function of the time: the mean and its interval over the last records of some seeds."""
+    values = pair["normalized_error"].values[method]
+    seconds = pair["seconds"].values[method]
+
+    def at(time):
+        last = [values[s][seconds[s] <= time][-1] for s in seeds]
+        mean = np.mean(last)
+        half = stats.t.ppf(0.975, len(seeds) - 1) * np.std(last, ddof=1) / np.sqrt(len(seeds))
+        return 10 * np.log10([mean, mean * np.exp(-half / mean), mean * np.exp(half / mean)])
+
+    return at
+
+
+@pytest.mark.parametrize("lost", [None, 2])
+def test_curves_over_time_are_means_at_the_same_time(pair, lost):
+    data = on_clock(pair)
+    if lost is not None:  # its clock, which differs most, does not count
+        data["diverged"].values[1, lost] = 3
+        data["seconds"].values[1, lost] = 1000 + np.arange(6)
+    ax = plotting.learning_curves(data, x="seconds")
+    seconds = data["seconds"].values
+    for method in (0, 1):
+        seeds = [seed for seed in range(4) if (method, seed) != (1, lost)]
+        start = max(seconds[method, seed, 0] for seed in seeds)
+        end = min(seconds[method, seed, -1] for seed in seeds)
+        at, mean = ax.lines[method].get_data()
+        assert (at[0], at[-1]) == (start, end)
+        assert (np.diff(at) > 0).all()
+        reference = curve_over_time(data, method, seeds)
+        expected = np.array([reference(time) for time in at])
+        np.testing.assert_allclose(mean, expected[:, 0], rtol=1e-12)
+        drawn_at, low, high = band(ax, method)
+        np.testing.assert_array_equal(drawn_at, at)
+        np.testing.assert_allclose(np.transpose([low, high]), expected[:, 1:], rtol=1e-9)
     assert ax.get_xlabel() == "time [s]"
+    assert ax.get_xscale() == "linear"
+
+
+def test_times_that_seeds_have_in_common_are_those_of_the_records(pair):
+    seconds = on_clock(pair)["seconds"].isel(seed=[0])
+    data = pair.assign(seconds=seconds.isel(seed=[0] * 4))
+    ax = plotting.learning_curves(data, x="seconds")
+    for method in (0, 1):
+        np.testing.assert_array_equal(ax.lines[method].get_xdata(), seconds[method, 0])
+
+
+def test_notes_on_privacy_remain_over_time(pair):
+    rho = xr.full_like(pair["normalized_error"], 0.1)
+    data = on_clock(pair, privacy_rho=rho)
+    notes = [text.get_text() for text in plotting.learning_curves(data, x="seconds").texts]
+    assert any("privacy loss of one seed, not of all 4" in note for note in notes)
+
+
+def test_seeds_without_a_common_time_are_refused(pair):
+    data = on_clock(pair)
+    data["seconds"].values[1, 3] += 1000
+    message = r"first record of algorithm=two, seed=3 is at 1\d\d\d.* last of algorithm=two"
+    with pytest.raises(ValueError, match=f"no time in common: the {message}"):
+        plotting.learning_curves(data, x="seconds")
+
+
+def test_energy_is_an_axis_as_other_efforts(pair):
+    joules = 3.0 * on_clock(pair)["seconds"]
+    ax = plotting.learning_curves(pair.assign(joules=joules), x="joules")
+    at = joules.mean("seed").sel(algorithm="two")
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), at)
+    assert ax.get_xscale() == "log"
+    with pytest.raises(ValueError, match=r"use no energy; give Devices\(watts="):
+        plotting.learning_curves(pair.assign(joules=0 * joules), x="joules")
 
 
 @pytest.mark.parametrize(
@@ -724,7 +796,7 @@ def test_custom_seconds_may_differ_between_runs(pair):
     [
         (
             {"x": "seconds"},
-            r"a simulation has no clock: say .*, seconds_per_round=\.\.\., .*assign",
+            r"no clock: give one .*, or say .*, seconds_per_round=\.\.\., .*assign",
         ),
         ({"x": "second"}, "unknown x axis 'second'.*Did you mean 'seconds'"),
         ({"seconds_per_round": 1.0}, "seconds_per_round is for x='seconds', got x='round'"),
@@ -746,6 +818,14 @@ def test_custom_seconds_may_differ_between_runs(pair):
 def test_a_clock_is_reported_in_full(pair, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         plotting.learning_curves(pair, **options)
+
+
+def test_a_clock_is_not_replaced_by_seconds_per_round(pair):
+    busy = (("algorithm", "seed", "client"), np.ones((2, 4, 3)))
+    with pytest.raises(ValueError, match=r"have a clock.*leave seconds_per_round out"):
+        plotting.learning_curves(
+            on_clock(pair, client_busy_seconds=busy), x="seconds", seconds_per_round=1.0
+        )
 
 
 def test_invalid_pictures_are_not_saved(tmp_path):

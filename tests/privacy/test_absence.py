@@ -67,7 +67,7 @@ def present(pattern, seed, rounds=ROUNDS):
 
 def test_algorithms_that_cope_with_absence_do_so_in_private():
     expected = ["zCDP-grad-NFL", "ATC", "FL", "PGFL", "GFL", "ClusterFL", "GFL, gradient"]
-    expected += ["PGFL, by gradient"]
+    expected += ["PGFL, by gradient", "HierFAVG"]
     assert sorted(LABELS) == sorted(expected)
 
 

@@ -732,7 +732,7 @@ def test_curves_run_over_the_mean_traffic_on_a_logarithmic_axis(study, x):
 def test_curves_run_over_rounds_by_default(study):
     ax = plotting.learning_curves(study, "test_error")
     np.testing.assert_array_equal(ax.lines[0].get_xdata(), np.arange(1, 31))
-    assert (ax.get_xscale(), ax.get_xlabel()) == ("linear", "iteration")
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("linear", "round")
 
 
 @pytest.mark.slow

@@ -4,12 +4,15 @@ Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 
 part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
 trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
 1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022),
-FedFomo (Zhang et al. 2021) and APPLE (Luo and Wu 2022).
+FedFomo (Zhang et al. 2021), APPLE (Luo and Wu 2022), CFL (Sattler et al. 2021)
+and FedEM (Marfoq et al. 2021).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is
 one of `tests.reference.personal`; ``work[n - 1][k]`` lists the samples of client ``k``'s steps in
 round ``n``; ``counts[k]`` is its weight. Row ``n - 1`` of a result is the state after round ``n``.
 """
+
+import itertools
 
 import numpy as np
 
@@ -323,3 +326,91 @@ def apple(gradient, world, work, counts, start, step, relating, attraction, anne
         models.append([row.copy() for row in personal])
         relations.append([row.copy() for row in relation])
     return Run(np.array(models), np.zeros((world.rounds, start.shape[1]))), np.array(relations)
+
+
+def halves(similarity, members):
+    """The two parts between which the largest similarity is least: all bipartitions are tried."""
+    first, *others = members
+    best = None
+    for size in range(len(others)):
+        for joined in itertools.combinations(others, size):
+            one = [first, *joined]
+            two = [k for k in others if k not in joined]
+            across = max(similarity[k][m] for k in one for m in two)
+            if best is None or across < best[0]:
+                best = across, one, two
+    return best[1:]
+
+
+def cfl(gradient, world, work, counts, start, step, most, mean_threshold, client_threshold, warmup):
+    """``most``: clusters; also returns the clusters of every round, lists of their members."""
+    clients = len(counts)
+    clusters = [list(range(clients))]
+    models = [np.array(row) for row in start]
+    history = []
+    partitions = []
+    for n in range(1, world.rounds + 1):
+        changes = {}
+        for k in world.participants(n):
+            w = models[k].copy()
+            for rows in work[n - 1][k]:
+                w = w - step(n) * gradient(k, w, rows)
+            changes[k] = w - models[k]
+
+        def mean(members, changes=changes):
+            heard = [k for k in members if k in changes]
+            if not heard:
+                return np.zeros_like(models[0])
+            total = sum(counts[k] for k in heard)
+            return sum(counts[k] * changes[k] for k in heard) / total
+
+        def cosine(k, m, changes=changes):
+            return changes[k] @ changes[m] / np.linalg.norm(changes[k]) / np.linalg.norm(changes[m])
+
+        new = []
+        room = most - len(clusters)
+        for members in clusters:
+            splits = n > warmup and room > 0 and len(members) > 2
+            splits = splits and all(k in changes for k in members)
+            splits = splits and np.linalg.norm(mean(members)) < mean_threshold
+            if splits and max(np.linalg.norm(changes[k]) for k in members) > client_threshold:
+                table = {k: {m: cosine(k, m) for m in members} for k in members}
+                new.extend(halves(table, members))
+                room -= 1
+            else:
+                new.append(members)
+        clusters = new
+        for members in clusters:
+            moved = models[members[0]] + mean(members)
+            for k in members:
+                models[k] = moved
+        history.append([model.copy() for model in models])
+        partitions.append(sorted(map(sorted, clusters)))
+    return Run(np.array(history), np.zeros((world.rounds, start.shape[1]))), partitions
+
+
+def fedem(losses, gradient, world, work, counts, start, step):
+    """``losses(k, w)``: of client ``k``'s samples; ``gradient(k, w, shares, rows)``: of the mean of
+    its samples' losses times their shares; ``start``: the components. Also returns the weights of
+    every round, ``[T, K, M]``.
+    """
+    components = np.array(start, float)
+    weights = np.full((len(counts), len(components)), 1 / len(components))
+    mail = Mail(world)
+    history = []
+    weight_history = []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            likelihood = np.exp(-np.array([losses(k, theta) for theta in components]))
+            joint = weights[k][:, None] * likelihood
+            shares = joint / joint.sum(axis=0)
+            weights[k] = shares.mean(axis=1)
+            local = components.copy()
+            for rows in work[n - 1][k]:
+                for m in range(len(components)):
+                    local[m] = local[m] - step(n) * gradient(k, local[m], shares[m], rows)
+            mail.send(n, k, counts[k], local)
+        components = mail.average(n, components)
+        history.append([row @ components for row in weights])
+        weight_history.append(weights.copy())
+    return Run(np.array(history), np.array(weight_history))

@@ -4,7 +4,8 @@ FedOpt and its adaptive servers (Reddi et al. 2021, Algorithms 1 and 2), FedAvgM
 2019), SCAFFOLD (Karimireddy et al. 2020, Algorithm 1), FedNova (Wang et al. 2020), FedDyn (Acar et
 al. 2021, Algorithm 1), MIME and MIMELite (Karimireddy et al. 2021), q-FedAvg (Li et al. 2020,
 fair), AFL (Mohri et al. 2019), FedExP (Jhunjhunwala et al. 2023), FedSAM (Qu et al. 2022), FedProx
-(Li et al. 2020), FedPD (Zhang et al. 2021) and Fed-LT (Bastianello et al. 2024).
+(Li et al. 2020), FedPD (Zhang et al. 2021), Fed-LT (Bastianello et al. 2024), FedADMM (Gong et al.
+2022), EASGD (Zhang et al. 2015) and FedCross (Hu et al. 2024).
 
 All is injected through a `World`: ``gradient(k, w, rows)`` of client ``k`` on some of its samples
 (``None``: all), the participants of each round, and the rows of each of their steps. Rounds count
@@ -300,7 +301,7 @@ def afl(world, step, ascent):
     return rounds(world, server_round)
 
 
-def fedexp(world, step, damping):
+def fedexp(world, step, damping, averaged=False):
     x = world.start
 
     def server_round(n, visits):
@@ -308,8 +309,9 @@ def fedexp(world, step, damping):
         deltas = {k: x - descent(world, k, x, step(n), rows) for k, rows in visits.items()}
         mean = average(world, deltas)
         squares = average(world, {k: delta @ delta for k, delta in deltas.items()})
+        before = x
         x = x - max(1.0, squares / (2 * (mean @ mean + damping))) * mean
-        return x
+        return (before + x) / 2 if averaged else x
 
     return rounds(world, server_round)
 
@@ -372,5 +374,72 @@ def fedlt(world, step, penalty):
                 x[k] = x[k] - step(n) * (world.gradient(k, x[k], batch) + (x[k] - v) / penalty)
             z[k] = z[k] + 2 * (x[k] - y)
         return sum(z) / world.clients
+
+    return rounds(world, server_round)
+
+
+def fedadmm(world, step, penalty, server_step=None, from_server=False):
+    theta = np.array(world.start)
+    w = [theta.copy() for _ in range(world.clients)]
+    y = [np.zeros_like(theta) for _ in range(world.clients)]
+
+    def server_round(n, visits):
+        nonlocal theta
+        changes = []
+        for k, rows in visits.items():
+            augmented = w[k] + y[k] / penalty
+            v = theta if from_server else w[k]
+            for batch in rows:
+                v = v - step(n) * (world.gradient(k, v, batch) + y[k] + penalty * (v - theta))
+            w[k] = v
+            y[k] = y[k] + penalty * (v - theta)
+            changes.append(w[k] + y[k] / penalty - augmented)
+        eta = len(visits) / world.clients if server_step is None else server_step
+        theta = theta + eta / len(visits) * sum(changes)
+        return theta
+
+    return rounds(world, server_round)
+
+
+def easgd(world, step, alpha):
+    center = np.array(world.start)
+    x = [center.copy() for _ in range(world.clients)]
+
+    def server_round(n, visits):
+        nonlocal center
+        pulls = {k: alpha * (x[k] - center) for k in visits}
+        for k, rows in visits.items():
+            x[k] = x[k] - pulls[k] - step(n) * world.gradient(k, x[k], rows[0])
+            for batch in rows[1:]:
+                x[k] = x[k] - step(n) * world.gradient(k, x[k], batch)
+        center = center + sum(pulls.values())
+        return center
+
+    return rounds(world, server_round)
+
+
+def fedcross(world, step, alpha, partner, dealt, count):
+    """``dealt[n - 1][k]``: the model that client ``k`` trains in round ``n``."""
+    models = [np.array(world.start) for _ in range(count)]
+
+    def cosine(a, b):
+        sizes = np.linalg.norm(a) * np.linalg.norm(b)
+        return a @ b / sizes if sizes > 0 else 0.0
+
+    def partner_of(n, m):
+        if partner == "in_order":
+            return (m + 1 + n % (count - 1)) % count
+        others = [j for j in range(count) if j != m]
+        best = max if partner == "most_similar" else min
+        return best(others, key=lambda j: cosine(models[m], models[j]))
+
+    def server_round(n, visits):
+        nonlocal models
+        for k, rows in visits.items():
+            m = dealt[n - 1][k]
+            models[m] = descent(world, k, models[m], step(n), rows)
+        chosen = [partner_of(n, m) for m in range(count)]
+        models = [alpha * models[m] + (1 - alpha) * models[chosen[m]] for m in range(count)]
+        return sum(models) / count
 
     return rounds(world, server_round)

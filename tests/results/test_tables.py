@@ -221,5 +221,6 @@ def test_a_custom_metric_has_its_own_unit(results):
     assert "| gain |" in fl.table(with_gain, "gain").markdown().splitlines()[0]
     in_decibels = [name for name, metric in fl.metrics.METRICS.items() if metric.decibel]
     assert sorted(fl.metrics.METRICS.keys() - in_decibels) == [
-        *("accuracy", "client_accuracy", "error_rate", "objective", "participation")
+        *("accuracy", "client_accuracy", "error_rate", "level_bits", "objective", "participation"),
+        "timeline",
     ]

@@ -798,15 +798,6 @@ def test_the_clients_of_a_run_from_memory_are_shared_out_by_a_sweep(population):
         fl.run(simulation, rounds=2, shard_over="seeds")
 
 
-def test_a_sweep_of_a_population_is_refused(population):
-    def scenario(key):
-        algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=3)
-        return fl.Simulation(on_disk(population), algorithm, metrics=["accuracy"])
-
-    with pytest.raises(ValueError, match="one by one"):
-        fl.sweep(scenario, rounds=2)
-
-
 def test_a_changed_client_stops_the_run(tmp_path):
     population = fl.data.write_population(tmp_path / "p", CLIENTS)
     problem = on_disk(population)

@@ -24,7 +24,7 @@ def make(penalty=1.0, seed=0, **kwargs):
             "metrics": [
                 name
                 for name, m in fl.metrics.METRICS.items()
-                if set(m.needs) <= {"optimum", "data"}
+                if set(m.needs) <= {"optimum", "data"} and name != "level_bits"  # of a tree
             ],
         }
         | kwargs

@@ -1,4 +1,4 @@
-"""The site, built once: its guides' programs are run by tests/test_guides.py, in small."""
+"""The site, built once, with the stored outputs of its guides' programs."""
 
 import os
 import shutil
@@ -20,15 +20,17 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     source = folder / "docs"
     generated = shutil.ignore_patterns(
-        "_build", "algorithms", "atlas", "gallery", "reference", "__pycache__"
+        *("_build", ".doctrees", ".jupyter_cache", "__pycache__"),
+        *("algorithms", "atlas", "gallery", "reference"),
     )
     shutil.copytree(ROOT / "docs", source, ignore=generated)
-    for name in ("figures", "experiments", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
+    texts = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff")
+    for name in ("figures", "experiments", "fljax", *texts):
         (folder / name).symlink_to(ROOT / name)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2"]
     built = subprocess.run(
         [*command, str(source), str(folder / "html")],
-        env=os.environ | {"FLJAX_DOCS": "still", "JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,

@@ -1,8 +1,13 @@
 """The site is whole: no warning, no dead link, every public name, nothing from elsewhere."""
 
+import dataclasses
+import html
 import importlib
+import inspect
 import json
 import re
+import shutil
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +18,10 @@ import pytest
 
 import fljax as fl
 from experiments.atlas.analysis import names_of_runs
+from experiments.atlas.scenario import algorithm_of
 from experiments.figure import REGISTRY
+from fljax.algorithms.algorithm import SYNONYMS, meanings
+from fljax.tuning.search import RANGES
 from tests.site.conftest import ROOT
 from tests.support.guides import programs
 
@@ -118,6 +126,36 @@ def test_pages_are_light(site, pages):
     assert heavy == {}
 
 
+#: Bytes of the whole site, a fourth of which are the pages of the package's sources.
+SITE = 45e6
+
+
+def test_the_site_is_small_and_has_nothing_of_its_build(site):
+    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < SITE
+    assert not [path for path in sizes if path.suffix in (".doctree", ".pickle")]
+
+
+def test_the_questions_of_readers_order_the_pages(site):
+    front = (site / "index.html").read_text(encoding="utf-8")
+    tree = front.partition('<div class="sidebar-tree">')[2].partition("</div>")[0]
+    assert re.findall('caption-text">([^<]+)<', tree) == [
+        *("Get started", "Tutorials", "How-to guides", "Choose an algorithm", "Gallery"),
+        *("Reference", "Explanation", "Development"),
+    ]
+    links = re.findall(r'href="([^"]+)"', tree)
+    assert links.index("guides/coming-from.html") < links.index("tutorials/index.html")
+    assert {"releases.html", "changelog.html", "contributing.html"} <= {*links}
+
+
+def test_the_logo_of_each_theme_is_there(site):
+    front = (site / "index.html").read_text(encoding="utf-8")
+    for theme in ("light", "dark"):
+        assert f"_static/logo-{theme}.svg" in front
+        picture = (site / "_static" / f"logo-{theme}.svg").read_text(encoding="utf-8")
+        assert "prefers-color-scheme" not in picture
+
+
 def test_every_public_name_is_in_the_reference(site):
     from sphinx.util.inventory import InventoryFile
 
@@ -146,8 +184,199 @@ def test_every_algorithm_and_figure_is_in_its_table_and_has_a_page(site):
     for name, figure in REGISTRY.items():
         assert f'href="{name}.html"' in index
         page = (site / "gallery" / f"{name}.html").read_text(encoding="utf-8")
-        assert f"{name}.pdf" in page
+        assert f"draw {name} --pdf" in page
         assert page.count("<tr") > len(figure.claims)
+
+
+#: The sections of an algorithm's page.
+SECTIONS = (
+    *("When to use it", "Definition", "Parameters", "Example", "Cost per round"),
+    *("Combined with", "Figures", "Cite"),
+)
+
+
+def tables_of(page, kind):
+    """The texts of the cells of a page's tables of a class, row by row."""
+    result = []
+    for table in re.findall(rf'<table class="[^"]*\b{kind}\b[^"]*">.*?</table>', page, re.S):
+        rows = re.findall(r"<tr.*?</tr>", table, re.S)
+        result.append([[text_of(cell) for cell in CELL.findall(row)] for row in rows])
+    return result
+
+
+CELL = re.compile(r"<t[hd].*?</t[hd]>", re.S)
+
+
+def text_of(markup):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", markup)).split())
+
+
+@pytest.mark.parametrize("cls", fl.algorithms.REGISTRY.values(), ids=lambda cls: cls.__name__)
+def test_a_page_of_an_algorithm_has_all_of_its_parameters_and_sections(site, cls):
+    page = (site / "algorithms" / f"{cls.__name__}.html").read_text(encoding="utf-8")
+    headings = [text_of(h).rstrip("¶") for h in re.findall(r"<h2>.*?</h2>", page, re.S)]
+    assert headings == list(SECTIONS)
+    ((head, *rows),) = tables_of(page, "parameters")
+    assert head == ["argument", "meaning", "default", "values", "range of fl.tune"]
+    by_name = {name: rest for name, *rest in rows}
+    assert {*by_name} == {field.name for field in dataclasses.fields(cls)}
+    for name, (meaning, default, values, searched) in by_name.items():
+        assert meaning, name
+        required = inspect.signature(cls).parameters[name].default is inspect.Parameter.empty
+        assert (default == "required") == required, name
+        if required and name in RANGES:
+            low, high, *_ = RANGES[name]
+            assert searched.startswith(f"{low:g} to {high:g}"), name
+        if name == "step_size":
+            assert values == "> 0"
+    for other in SYNONYMS:
+        if SYNONYMS[other].label == cls.label:
+            assert f"<strong>{other}</strong>" in page
+
+
+def test_parameters_have_the_bounds_of_their_checks(site):
+    def row(algorithm, name):
+        page = (site / "algorithms" / f"{algorithm}.html").read_text(encoding="utf-8")
+        (rows,) = tables_of(page, "parameters")
+        return next(cells[2:] for cells in rows if cells[0] == name)
+
+    assert row("FedAdam", "decay") == ["0.99", ">= 0 and < 1", ""]
+    assert row("FedAdam", "momentum") == ["0.9", ">= 0 and < 1", ""]
+    assert row("FedAvg", "weighting") == ["None", "one of samples, equal", ""]
+    assert row("FedAvgM", "momentum") == ["0.9", ">= 0 and < 1", "0 to 0.99"]
+    assert row("Scaffnew", "probability") == ["required", "> 0 and <= 1", "0.01 to 1, logarithmic"]
+
+
+def test_costs_and_combinations_are_those_of_the_library(site):
+    def tables(algorithm):
+        page = (site / "algorithms" / f"{algorithm}.html").read_text(encoding="utf-8")
+        costs, combinations = (tables_of(page, kind)[0] for kind in ("costs", "combinations"))
+        return {c[0]: c[1:] for c in costs}, {c[0]: c[-1] for c in combinations}
+
+    costs, combined = tables("SCAFFOLD")
+    assert costs["numbers in them"] == ["4,000", "4 D"]
+    assert costs["gradients of samples"] == ["200", "N"]
+    assert combined["masks on uploads"] == "yes"
+    assert combined["privacy by noise on gradients"].startswith("no: it does not run under")
+    costs, combined = tables("ATC")
+    assert costs["messages"] == ["20", "2"]
+    assert "bits that servers send" not in costs
+    assert combined["a robust aggregator"] == combined["a graph that changes"] == "yes"
+    assert combined["masks on uploads"].startswith("no: it has no server")
+    assert tables("ZCDPNFL")[1]["absent clients"] == "no: it has no rule for absent clients"
+
+
+def test_the_table_of_algorithms_has_other_names_and_properties(site):
+    page = (site / "algorithms" / "index.html").read_text(encoding="utf-8")
+    ((head, *rows),) = tables_of(page, "browse")
+    for property_ in ("stochastic", "private", "Byzantine", "directed", "personalized"):
+        assert property_ in head
+    names = {row[0]: row[1].split(", ") for row in rows}
+    for name, (label, _) in meanings().items():
+        assert name in (label, *names[label])
+    stochastic = {row[0]: row[head.index("stochastic")] for row in rows}
+    assert stochastic["GT-SAGA"] == stochastic["FedAvg"] == stochastic["PAO-Fed"] == "yes"
+    assert stochastic["ADMM"] == stochastic["DANE"] == ""
+
+
+def test_filters_find_properties_and_names_without_hyphens():
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("NOT RUN: node is not on the path")
+    script = """
+    const read = require("fs").readFileSync, vm = require("vm");
+    global.document = { querySelectorAll: () => [] };
+    vm.runInThisContext(read(process.argv[1], "utf8"));
+    const cell = (textContent, title) => ({
+      textContent, querySelectorAll: () => (title ? [{ title }] : []),
+    });
+    const row = { cells: [cell("Consensus"), cell("D-PSGD"), cell("yes"), cell("")] };
+    const heads = [cell("name"), cell("also"), cell("Byzantine", "robust"), cell("directed")];
+    console.log(wordsOf(row, heads));
+    """
+    path = str(ROOT / "docs" / "_static" / "tables.js")
+    run = subprocess.run([node, "-e", script, path], capture_output=True, text=True, check=True)
+    words = run.stdout.split()
+    assert {"consensus", "d-psgd", "dpsgd", "byzantine", "robust"} <= {*words}
+    assert "directed" not in words
+
+
+#: What tells how Python holds a value, and nothing to a reader.
+NOISE = re.compile(
+    r"_MISSING_TYPE|&lt;(?:function|class|object)\b|jaxlib\.|_jax\.|ClassVar|"
+    r"\bfljax(?:\.\w+)*\._\w+|Bases: [^<]*<[^>]*>[^<]*<[^>]*>_"
+)
+
+
+def test_the_reference_is_of_public_names_and_without_noise(site):
+    pages = [*(site / "reference").glob("*.html"), *(site / "algorithms").glob("*.html")]
+    assert len(pages) > 150
+    for path in pages:
+        article = (
+            path.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+        )
+        text = re.sub(r"<pre>.*?</pre>", "", article, flags=re.S)
+        text = html.unescape(re.sub(r"<[^>]+>", "", text))
+        assert not NOISE.search(text.replace("<", "&lt;")), (path.name, NOISE.search(text))
+        assert "Bases: _" not in text, path.name
+
+
+def test_the_reference_begins_with_summaries(site):
+    start = (site / "reference" / "index.html").read_text(encoding="utf-8")
+    first, topics = tables_of(start, "overview")
+    assert [row[0] for row in first] == ["name", "Simulation", "run", "sweep", "compare", "tune"]
+    assert all(all(row) for row in first)
+    assert len(topics) > 25
+    for path in (site / "reference").glob("fljax*.html"):
+        article = path.read_text(encoding="utf-8").partition("<article")[2]
+        before, entry, _ = article.partition('<dl class="py')
+        if not entry:
+            continue
+        assert "overview" in before, path.name
+        for heading in re.findall(r"<h[123]>(.*?)</h[123]>", article, re.S):
+            assert len(text_of(heading)) <= 70, (path.name, text_of(heading))
+            assert "typing" not in text_of(heading)
+
+
+def test_a_public_name_without_a_section_fails_the_build(extension, monkeypatch):
+    modules = extension("modules")
+    monkeypatch.setattr(fl, "__all__", [*fl.__all__, "nothing"])
+    monkeypatch.setattr(fl, "nothing", len, raising=False)
+    with pytest.raises(Exception, match=r"SECTIONS and fljax\.__all__ differ: \['nothing'\]"):
+        modules.groups(fl)
+
+
+def test_an_argument_without_a_standard_value_fails_the_build_with_its_name(extension):
+    settings = extension("settings")
+    with pytest.raises(Exception, match=r"the standard setting has no value of novelty; add one"):
+        settings.argument("novelty")
+    assert settings.argument("penalty") == "1"
+
+
+def test_a_long_heading_fails_the_build(extension, monkeypatch):
+    modules = extension("modules")
+    monkeypatch.setattr(fl.batches, "__doc__", f"{'Long ' * 20}: more.")
+    monkeypatch.setattr(modules, "HEADINGS", {})
+    with pytest.raises(Exception, match="begins with more than 50 characters"):
+        modules.title_of(fl.batches.__name__)
+
+
+@pytest.mark.parametrize("label", ["FedAvg", "SCAFFOLD", "ATC", "PGFL", "Online-Fed", "Gossip SGD"])
+def test_an_algorithm_costs_in_a_run_what_its_page_says(extension, label):
+    settings = extension("settings")
+    cls = fl.algorithms.REGISTRY[label]
+    counted = settings.count(settings.simulation_of(cls))
+    names = {}
+    rounds = 200 if counted.is_random else 3
+    program = settings.program(cls)
+    exec(program.replace("rounds=20", f"rounds={min(rounds, settings.SAMPLES)}"), names)
+    results = names["results"]
+    run_rounds = results.sizes["round"]
+    for counts, name in (("messages", "messages"), ("scalars", "numbers")):
+        mean = float(results[counts][-1]) / run_rounds
+        expected = getattr(counted.cost, name)
+        assert mean == pytest.approx(expected, rel=0.3 if counted.is_random else 1e-12), name
+    assert counted.is_random == (label == "Gossip SGD")
 
 
 def test_every_scenario_of_the_atlas_that_was_run_has_a_page_and_its_rows(site):
@@ -163,7 +392,7 @@ def test_every_scenario_of_the_atlas_that_was_run_has_a_page_and_its_rows(site):
         assert page.count("<tr") == rows + 1
         assert page.count('<abbr title="between') <= rows
         assert all(
-            f"algorithms/{fl.algorithms.REGISTRY[label].__name__}.html" in page
+            f"algorithms/{fl.algorithms.REGISTRY[algorithm_of(label)].__name__}.html" in page
             for label in result["methods"]
         )
         assert f'href="{path.stem}.html"' in front
@@ -179,8 +408,9 @@ def test_the_atlas_begins_with_three_questions_and_has_little_prose(site):
         assert question in head
     before = front.partition("<h1>")[2].partition("<table")[0]
     assert len(re.sub("<[^>]+>", "", before)) < 400
+    profiles = (site / "atlas" / "profiles.html").read_text(encoding="utf-8")
     for picture in (ROOT / "figures" / "atlas").glob("*.png"):
-        assert f"_images/{picture.name}" in front
+        assert f"_images/{picture.name}" in profiles
 
 
 def test_the_site_can_be_searched(site):
@@ -245,7 +475,7 @@ def test_a_docstring_with_a_broken_reference_fails_the_build(extension, tmp_path
         sys.path.remove(str(source))
 
 
-def test_the_sidebar_of_a_page_equals_sphinx(extension, tmp_path):
+def test_the_sidebar_of_a_page_equals_sphinx(extension, tmp_path, monkeypatch):
     from sphinx.application import Sphinx
 
     extension("navigation")
@@ -261,8 +491,16 @@ def test_the_sidebar_of_a_page_equals_sphinx(extension, tmp_path):
     }
     for name, text in pages.items():
         (source / f"{name}.rst").write_text(text)
+    (tmp_path / "closed_by_sphinx.py").write_text(
+        "def close(app, name, template, context, doctree):\n"
+        "    full = context['toctree']\n"
+        "    context['toctree'] = lambda **options: full(**options | {'collapse': True})\n"
+        "def setup(app):\n"
+        "    app.connect('html-page-context', close, priority=400)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     built = []
-    for name, extensions in {"own": ["navigation"], "theirs": []}.items():
+    for name, extensions in {"own": ["navigation"], "theirs": ["closed_by_sphinx"]}.items():
         Sphinx(
             str(source),
             None,
@@ -280,9 +518,70 @@ def test_the_sidebar_of_a_page_equals_sphinx(extension, tmp_path):
     assert len(marked) == 5  # it is in a page that is in the tree twice
 
 
+def test_of_a_long_list_the_sidebar_has_the_entry_of_the_page(extension, monkeypatch):
+    navigation = extension("navigation")
+    entry = '<li class="toctree-l{}"><a class="reference internal" href="{}">{}</a>{}</li>'
+    inner = "".join(entry.format(2, f"all/{n}.html", n, "\n") for n in range(9))
+    outer = [
+        entry.format(1, "all/index.html", "All", f"\n<ul>\n{inner}</ul>\n"),
+        entry.format(1, "last.html", "Last", ""),
+    ]
+    html = f"<ul>\n{''.join(outer)}</ul>\n"
+    monkeypatch.setattr(navigation, "LONGEST", 8)
+    tree = navigation.Tree(html)
+
+    def pages(page):
+        return re.findall('href="([^"]*)"', tree.seen_from(page))
+
+    assert pages("last.html") == ["all/index.html", "#"]
+    assert pages("all/index.html") == ["#", "../last.html"]
+    assert pages("all/5.html") == ["index.html", "#", "../last.html"]
+    for page in ("last.html", "all/5.html"):
+        shown = tree.seen_from(page)
+        for tag in ("li", "ul"):
+            assert shown.count(f"<{tag}") == shown.count(f"</{tag}>")
+    monkeypatch.setattr(navigation, "LONGEST", 9)
+    assert len(pages("all/5.html")) == 11
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [("<svg/>", "no colors for the dark theme"), (None, r"the themes' logo is missing: logo\.svg")],
+)
+def test_a_logo_for_a_missing_theme_fails_the_build(extension, tmp_path, picture, message):
+    logos = extension("logos")
+    (tmp_path / "_static").mkdir()
+    if picture:
+        (tmp_path / "_static" / "logo.svg").write_text(picture)
+    with pytest.raises(Exception, match=message):
+        logos.write(type("App", (), {"srcdir": str(tmp_path)}))
+
+
 def test_which_figure_runs_which_algorithm_is_read_off_its_program(extension):
     used = extension("uses").algorithms_of_figures()
     assert used.keys() == REGISTRY.keys()
     assert used["gauthier-6.2"] == {"NPFL", "NPFLRL"}
     assert {"AFL", "FedAvg", "QFedAvg"} <= used["jung-fairness"]
     assert "PADMM" not in used["gauthier-3.2"]
+
+
+def test_the_plain_text_for_programs_lists_pages_names_and_examples(site):
+    listed = (site / "llms.txt").read_text(encoding="utf-8")
+    title, summary = listed.splitlines()[0], listed.splitlines()[2]
+    assert title.startswith("# fljax ")
+    assert summary.startswith("> Federated")
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", listed, re.M)
+    assert [link for link in links if not (site / link).is_file()] == []
+    assert {"guides/privacy.html", "reference/fljax.html", "algorithms/FedAvg.html"} <= {*links}
+    for cls in fl.algorithms.REGISTRY.values():
+        assert f"fl.algorithms.{cls.__name__} (" in listed
+    full = (site / "llms-full.txt").read_text(encoding="utf-8")
+    assert "{" not in full.split("## fljax\n")[0]  # references are names
+    assert "\nfljax.sweep(scenario, " in full
+    code = inspect.getdoc(fl.sweep).split("Example:\n")[1].strip().splitlines()
+    assert all(line.strip() in full for line in code)
+    for name in fl.__all__:
+        value = getattr(fl, name)
+        if callable(value):
+            assert f"\nfljax.{name}" in full, name
+    assert not re.search(r" at 0x|_MISSING_TYPE|jaxtyping|ArrayLike\[", full)

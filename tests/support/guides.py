@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README", "docs/start", "docs/theory"] + [
+PAGES = ["README", "docs/start", "docs/theory", "docs/faq", "docs/coding-agents"] + [
     f"docs/{kind}/{page.stem}"
     for kind in ("guides", "tutorials")
     for page in ROOT.glob(f"docs/{kind}/*.md")
@@ -24,7 +24,7 @@ def text(page: str) -> str:
 
 
 def programs(page: str) -> list[Program]:
-    """The programs of a page in order: those that the site runs, and code that is only shown."""
+    """The programs of a page in order: cells that the site runs, and code that is only shown."""
     source = text(page)
     blocks = re.finditer(r"^```(?:\{code-cell\} ipython3|python)\n(.+?)^```", source, re.S | re.M)
     return [

@@ -19,7 +19,7 @@ from fljax.algorithms import (
     ExactDiffusion,
     WangElia,
 )
-from tests.cases import CLIENTS, DIM, ROUNDS, make_network, make_problem
+from tests.cases import CLIENTS, DIM, ROUNDS, make_problem, network_of
 from tests.support.rounds import trajectory
 
 close = np.testing.assert_allclose
@@ -41,7 +41,7 @@ ONE_WAY = np.array(
 def simulation_of(algorithm, problem=None, network=None, metrics=("normalized_error",), **parts):
     """A simulation on the small network of the cases."""
     problem = make_problem() if problem is None else problem
-    network = make_network() if network is None else network
+    network = network_of(algorithm) if network is None else network
     return fl.Simulation(problem, algorithm, network, metrics=metrics, **parts)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 import fljax as fl
 from fljax._core.prng import key_of
+from fljax.link.losses import Losses
 from fljax.metrics.definitions import Metric
 from fljax.optimization.schedules import PowerDecay
 from fljax.simulation.scan import trace
@@ -21,6 +22,21 @@ MANY = {"local_steps": 10}
 #: The clients that take part, round by round.
 ACTIVE = np.random.default_rng(3).uniform(size=(ROUNDS, CLIENTS)) < 0.7
 ACTIVE[3] = False  # no client is active
+
+
+@fl.module
+class Lost(Losses):
+    """Links to the server that fail in listed rounds; the state is the round."""
+
+    table: jnp.ndarray
+
+    def begin(self, uniform):
+        return jnp.zeros((), jnp.int32)
+
+    def draw(self, state, uniform):
+        return state + 1, self.table[state]
+
+
 _trace = jax.jit(
     trace, static_argnums=(2, 3), compiler_options={"xla_backend_optimization_level": 0}
 )
@@ -34,7 +50,7 @@ def trajectory(algorithm, problem=None, rounds=ROUNDS, key=1, metric=EXACT, **pa
     return np.asarray(result)[:, 0] if metric is EXACT else np.asarray(result)
 
 
-def visits_of(algorithm, available, sizes, seed=1):
+def visits_of(algorithm, available, sizes, seed=1, network=None):
     """The participants, and the rows of each of their steps: the library's draws."""
     result = []
     real = np.arange(max(sizes)) < np.array(sizes)[:, None]
@@ -42,7 +58,7 @@ def visits_of(algorithm, available, sizes, seed=1):
     for n, here_now in enumerate(available, 1):
         now = jax.random.fold_in(fl.random_key(seed), n)
         participants = algorithm.selection.choose(
-            key_of(now, "participation"), jnp.asarray(here_now), None, n
+            key_of(now, "participation"), jnp.asarray(here_now), network, n
         )
         numbers = np.asarray(participants.numbers)
         steps = algorithm.epochs if algorithm.local_steps is None else algorithm.local_steps

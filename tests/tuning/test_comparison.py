@@ -176,6 +176,50 @@ def test_a_cost_model_takes_custom_prices(compared):
             compared.cost(wrong)
 
 
+def on_clock(key, algorithm):
+    devices = fl.clock.Devices(
+        seconds_per_step=fl.clock.LogNormal(0.1, spread=1.0),
+        variation=fl.clock.LogNormal(1.0, spread=0.5),
+    )
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=5, samples=10, dim=2),
+        algorithm=algorithm,
+        clock=fl.clock.Synchronous(devices),
+        metrics=["normalized_error"],
+    )
+
+
+SERVED = {
+    f"{steps} steps": (functools.partial(fl.algorithms.FedAvg, local_steps=steps), RANGE)
+    for steps in (1, 4)
+}
+
+
+def test_methods_on_a_clock_are_compared_by_their_seconds():
+    options: dict[str, Any] = OPTIONS | {"seeds": 5, "target": 0.1, "goal": "seconds"}
+    compared = fl.compare(on_clock, SERVED, **options)
+    table = compared.table()
+    results = compared.results
+    for name in SERVED:
+        run = results.sel(algorithm=name)
+        cost = [
+            next((t for t, e in zip(s, curve, strict=True) if e <= 0.1), np.inf)
+            for s, curve in zip(run.seconds.values, run.normalized_error.values, strict=True)
+        ]
+        assert table["seconds"][name] == pytest.approx(np.median(cost), rel=1e-6)
+        np.testing.assert_allclose(compared.cost("seconds").sel(algorithm=name), cost)
+    ax = compared.plot("seconds")
+    ends = results.seconds.isel(round=-1).min("seed")
+    assert [line.get_xdata()[-1] for line in ax.lines[:2]] == ends.values.tolist()
+    assert len(compared.plot_profile("seconds").lines) == 2
+    plt.close("all")
+
+
+def test_a_clock_and_the_time_of_this_machine_are_not_mixed():
+    with pytest.raises(ValueError, match="have a clock, which says how long rounds take"):
+        fl.compare(on_clock, SERVED, timed=True, **OPTIONS)
+
+
 @pytest.mark.slow
 def test_a_round_is_timed():
     space = {

@@ -212,6 +212,76 @@ def test_horizontal_axes_are_what_was_counted(results, tmp_path):
     np.testing.assert_array_equal(gradients, np.repeat([7 * ROUNDS, 0 * ROUNDS], 9, axis=0))
 
 
+def timed(results):
+    """The results on a clock, with seconds and energy of each run."""
+    seconds = 1 + np.random.default_rng(5).uniform(size=results.gap.shape).cumsum(-1)
+    seconds[1, 2, 0] = 1000.0  # of the run that diverged
+    return results.assign(
+        seconds=(results.gap.dims, seconds, {"long_name": "time", "units": "s"}),
+        joules=2 * results.gradients + 1,
+    )
+
+
+def test_curves_over_time_are_means_at_the_same_time(results, tmp_path):
+    data = timed(results)
+    figure = page(data, tmp_path).figure
+    traces = figure["data"]
+    metric_menu, menu = (m["buttons"] for m in figure["layout"]["updatemenus"][:2])
+    labels = ["round", "sent [bit]", "gradients", "joules", "time [s]"]
+    assert [button["label"] for button in menu] == labels
+    assert len(traces) == 36
+    assert [trace.get("visible", True) for trace in traces] == [True] * 18 + [False] * 18
+    for button in menu:
+        by_time = button["label"] == "time [s]"
+        assert button["args"][0]["visible"] == [not by_time] * 18 + [by_time] * 18
+    assert menu[-1]["args"][1]["xaxis.type"] == "linear"
+    arrays = metric_menu[2]["args"][0]  # of the gap, over rounds and then over time
+    np.testing.assert_allclose(
+        numbers(arrays["y"][:18]).reshape(-1, 3, len(ROUNDS)), expected(results, "gap"), rtol=1e-6
+    )
+    x_values = menu[-1]["args"][0]["x"]
+    assert x_values[18:] == [trace["x"] for trace in traces[18:]]
+    shape = (6, SEEDS, len(ROUNDS))
+    gap, seconds = (data[name].values.reshape(shape) for name in ("gap", "seconds"))
+    lost = data.diverged.values.reshape(6, SEEDS) > 0
+    for curve in range(6):
+        line = 18 + 3 * curve
+        at = np.array(x_values[line + 2])
+        seeds = np.flatnonzero(~lost[curve])
+        ends = seconds[curve, seeds, 0].max(), seconds[curve, seeds, -1].min()
+        np.testing.assert_allclose((at[0], at[-1]), ends, rtol=1e-6)
+        for i in range(1, len(at) - 1):
+            last = [gap[curve, s][seconds[curve, s] <= at[i]][-1] for s in seeds]
+            assert arrays["y"][line + 2][i] == pytest.approx(np.mean(last), rel=1e-6)
+        ends = np.array(arrays["customdata"][line + 2])
+        np.testing.assert_array_equal(ends.T, [arrays["y"][line], arrays["y"][line + 1]])
+
+
+def test_one_time_for_all_seeds_is_an_axis_as_others(results, tmp_path):
+    data = timed(results)
+    data["seconds"] = data["seconds"].isel(seed=1, drop=True)
+    figure = page(data, tmp_path).figure
+    (button,) = [
+        b for b in figure["layout"]["updatemenus"][1]["buttons"] if b["label"] == "time [s]"
+    ]
+    rows = data["seconds"].values.reshape(6, -1)
+    np.testing.assert_allclose(numbers(button["args"][0]["x"]), np.repeat(rows, 3, 0), rtol=1e-6)
+    assert "visible" not in button["args"][0]
+    assert len(figure["data"]) == 18
+
+
+def test_menus_of_time_are_what_plotly_accepts(results, tmp_path):
+    figure = page(timed(results), tmp_path).figure
+    shown = go.Figure(figure["data"], figure["layout"])
+    _, horizontal, *_ = (menu["buttons"] for menu in figure["layout"]["updatemenus"])
+    for button in (horizontal[-1], horizontal[0], horizontal[-1]):
+        shown.plotly_update(*button["args"])
+        assert shown.layout.xaxis.title.text == button["label"]
+        visible = [trace for trace in shown.data if trace.visible]
+        assert len(visible) == 18
+        assert all(len(trace.x) == len(trace.y) > 0 for trace in visible)
+
+
 def test_menus_are_what_plotly_accepts(results, tmp_path):
     """Each entry is applied by Plotly's Python classes, which check every name and value."""
     parsed = page(results, tmp_path)

@@ -331,9 +331,10 @@ def test_a_linear_range_is_respected():
 #: Algorithms that must be given more than numbers: a part of them is the scenario's.
 WITHOUT = {
     *("CCVR", "Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedDF", "FedMD"),
-    *("FedOpt", "FedPer"),
+    *("EF-SGD", "EF21", "EF21-BC", "DIANA", "MARINA", "DASHA", "ADIANA"),
+    *("TAMUNA", "FedOpt", "FedPer", "BEER", "CEDAS", "LEAD", "MoTEF", "Teleportation"),
     *("FedRep", "FedSGD, networked", "GT-SARAH", "GT-SVRG", "IFCA", "ISFedAvg", "LG-FedAvg"),
-    *("DESTRESS", "Network-SARAH", "Network-SVRG"),
+    *("DESTRESS", "Network-SARAH", "Network-SVRG", "CFL", "FedEM", "kNN-Per", "Hier-Local-QSGD"),
     *("NPFL, by gradient", "NPFL, by loss", "NPFL, by parameters", "NPFL-RL"),
     *("PGFL, by gradient", "PGFL, by loss", "q-FedAvg"),
 }
@@ -479,6 +480,52 @@ def test_gradients_are_a_goal_of_those_that_count_them():
             target=0.1,
             **METRIC,
         )
+
+
+def on_clock(key, algorithm):
+    devices = fl.clock.Devices(
+        seconds_per_step=fl.clock.LogNormal(0.1, spread=1.0),
+        variation=fl.clock.LogNormal(1.0, spread=0.5),
+    )
+    return fl.Simulation(
+        problem=fl.problems.ridge(key, clients=5, samples=10, dim=2),
+        algorithm=algorithm,
+        clock=fl.clock.Synchronous(devices),
+        metrics=["normalized_error"],
+    )
+
+
+def test_seconds_of_a_clock_are_minimized():
+    method = {"FedAvg": (fl.algorithms.FedAvg, {"step_size": (1e-3, 0.3)})}
+    options: dict[str, Any] = METRIC | {"rounds": 20, "points": 3, "extensions": 0}
+    options |= {"refinements": 0, "goal": "seconds", "target": 0.1}
+    tuned = fl.tune(on_clock, method, **options)
+    scores = tuned.response["FedAvg"]
+    costs, most = [], 0.0
+    for size in scores["step_size"].values:
+        grid = {"algorithm": {"FedAvg": fl.algorithms.FedAvg(float(size))}}
+        runs = fl.sweep(on_clock, grid=grid, rounds=20, seeds=list(tuned.seeds), progress=False)
+        errors, seconds = (runs[n].values.reshape(2, -1) for n in ("normalized_error", "seconds"))
+        most = max(most, seconds.max())
+        costs.append(
+            [
+                next((t for t, e in zip(s, curve, strict=True) if e <= 0.1), None)
+                for s, curve in zip(seconds, errors, strict=True)
+            ]
+        )
+    expected = [np.mean([2 * most if c is None else c for c in of_seeds]) for of_seeds in costs]
+    np.testing.assert_allclose(scores["mean"], expected, rtol=1e-6)
+    censored = [sum(c is None for c in of_seeds) for of_seeds in costs]
+    np.testing.assert_array_equal(scores["censored"], censored)
+    assert 0 < sum(censored) < 6
+    assert tuned.chosen["FedAvg"]["step_size"] == scores["step_size"][np.argmin(expected)]
+
+
+def test_seconds_are_a_goal_on_a_clock_alone():
+    with pytest.raises(ValueError, match=r"a simulation of the scenario has none; give it one"):
+        fl.tune(scenario, ["CTA"], goal="seconds", target=0.1, **METRIC)
+    with pytest.raises(ValueError, match=r"'seconds', which need it"):
+        fl.tune(on_clock, ["FedAvg"], goal="seconds", **METRIC)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.support.online_world import FIXED, RING, short_run
             lambda: short_run(NetworkedADMM(1.0), network=RING),
             (
                 r"ADMM needs all data at once and cannot learn from a stream\. "
-                r"These can: .*Consensus, "
+                r"These can: .*Choco-SGD, "
             ),
         ),
         (

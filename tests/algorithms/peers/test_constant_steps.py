@@ -166,6 +166,25 @@ def test_steps_within_the_bound_converge(make, stable, unstable):
         assert not distance_from_minimizer(make(unstable / largest), 3000, problem, network) < 1
 
 
+@pytest.mark.parametrize("multiple", [0.4, 3.0])
+def test_algorithms_of_a_grid_without_a_bound_are_not_above_it(multiple):
+    problem, network, largest = equal_clients()
+    methods = {"EXTRA": EXTRA(multiple / largest), "DIGing": fl.algorithms.DIGing(9.0 / largest)}
+
+    def scenario(key, algorithm):
+        return fl.Simulation(problem, algorithm, network)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", fl.AssumptionWarning)
+        fl.sweep(scenario, grid={"algorithm": methods}, seeds=2, rounds=2)
+    messages = [str(w.message) for w in caught if "above the bound" in str(w.message)]
+    if multiple < 1:
+        assert not messages
+    else:
+        (message,) = messages
+        assert f"2 of 4 runs have a step size up to {multiple / largest:.3g}," in message
+
+
 @pytest.mark.slow
 def test_bounds_are_computed_where_they_exist():
     problem, network, _ = equal_clients()

@@ -28,8 +28,12 @@ CIRCLE, UNEVEN = (
 
 
 def combining():
-    """Labels of all algorithms that take a matrix of weights between peers, as their field says."""
+    """Labels of all algorithms that take a matrix of weights between peers, as their field says;
+    of those on a complete network it is for a smaller graph.
+    """
     for label in cases.LABELS:
+        if cases.CASES[label].algorithm.needs.complete:
+            continue
         for field in dataclasses.fields(cases.CASES[label].algorithm):
             if field.name == "mixing" and field.type == fl.graphs.Mixing | fl.graphs.Combination:
                 yield label

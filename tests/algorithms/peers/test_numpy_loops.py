@@ -9,7 +9,10 @@ import pytest
 
 from fljax._core.prng import key_of
 from fljax.algorithms import (
+    ADPSGD,
     ATCGTSAGA,
+    BEER,
+    CEDAS,
     DESTRESS,
     DLM,
     EXTRA,
@@ -17,17 +20,24 @@ from fljax.algorithms import (
     GTSARAH,
     GTSVRG,
     GTVR,
+    LEAD,
     LED,
     LTADMM,
     LTADMMVR,
     NIDS,
     SGP,
     ChocoSGD,
+    DeTAG,
+    EpidemicLearning,
+    ExactDiffusion,
     GossipSGD,
+    MoTEF,
     NetworkSARAH,
     NetworkSVRG,
     ProxSkip,
+    RandomWalk,
     Scaffnew,
+    SwarmSGD,
 )
 from fljax.link import TopK
 from fljax.optimization.schedules import PowerDecay
@@ -45,7 +55,7 @@ from tests.cases import (
     make_network,
     make_problem,
 )
-from tests.reference import multiagent
+from tests.reference import gossip, multiagent
 from tests.support import small_network
 from tests.support.peer_runs import ANYWHERE, EXACT_METHODS, ONE_WAY, close_to_loop, models
 
@@ -147,6 +157,21 @@ VARIANTS = {
     "the server hears all": Scaffnew(0.05, 1.0),
     "one number": ChocoSGD(PowerDecay(0.1), compression=TopK(1), consensus_step_size=0.2),
     "pairs": GossipSGD(PowerDecay(0.1)),
+    "two numbers, tracked": BEER(PowerDecay(0.1), compression=TopK(1), consensus_step_size=0.3),
+    "tracked without momentum": MoTEF(
+        PowerDecay(0.1), compression=TopK(2), consensus_step_size=0.3, momentum=0.0
+    ),
+    "a dual variable in units of gradients": LEAD(
+        PowerDecay(0.1), compression=TopK(2), consensus_step_size=1.0, copy_step_size=1.0
+    ),
+    "a dual variable in units of models": CEDAS(
+        PowerDecay(0.1), compression=TopK(1), consensus_step_size=0.4
+    ),
+    "one plain exchange a phase": DeTAG(PowerDecay(0.1), exchanges=1, acceleration=0.0),
+    "to all neighbors": EpidemicLearning(PowerDecay(0.1), neighbors_per_round=4),
+    "one pair": ADPSGD(PowerDecay(0.1)),
+    "one model": RandomWalk(PowerDecay(0.1)),
+    "one pair after many steps": SwarmSGD(PowerDecay(0.1), local_steps=4),
 }
 
 
@@ -214,6 +239,13 @@ def recursions():
         psi = new
         diffusion.append(x)
     result["exact diffusion"] = ProxSkip(step, 1.0), diffusion
+    two_weights = (
+        lazy,
+        step,
+        ROUNDS,
+        cases.START,
+    )  # the paper's matrix is lazy, and (I + A) / 2 here
+    result["D2"] = ExactDiffusion(step), gossip.d2(objective.gradient, *two_weights)
     strategy = multiagent.strategy(
         objective, np.eye(CLIENTS), np.eye(CLIENTS), weights, lambda n: step, ROUNDS
     )

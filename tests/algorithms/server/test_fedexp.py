@@ -36,6 +36,13 @@ def test_clients_that_agree_are_not_extrapolated():
     )
 
 
+def test_the_mean_of_two_models_is_that_of_the_same_rounds():
+    plain, means = (
+        trajectory(FedExP(0.1, damping=0.01, averaged=a), make_problem()) for a in (False, True)
+    )
+    close(means[1:], (plain[1:] + plain[:-1]) / 2, rtol=1e-12)
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="damping must be finite and > 0, got 0"):
         FedExP(0.1, damping=0.0)

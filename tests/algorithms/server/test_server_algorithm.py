@@ -9,12 +9,15 @@ import pytest
 
 from fljax.algorithms import (
     AFL,
+    EASGD,
     MIME,
     SCAFFOLD,
     FedAdagrad,
     FedAdam,
+    FedADMM,
     FedAvg,
     FedAvgM,
+    FedCross,
     FedDyn,
     FedExP,
     FedLT,
@@ -108,12 +111,20 @@ FORMS = [
     AFL(0.05, mixture_step_size=0.3, local_steps=UNLIKE),
     FedExP(FALLING, 4, 2, 3, damping=1e-4, weighting="samples"),
     FedExP(0.05, damping=0.01, local_steps=UNLIKE),
+    FedExP(0.05, damping=0.01, averaged=True),
     FedSAM(FALLING, 4, 2, 3, radius=0.3),
     FedSAM(0.05, radius=0.1, local_steps=UNLIKE, **EQUAL),
     FedPD(FALLING, penalty=0.5, skipping=0.4, local_steps=UNLIKE),
     FedPD(0.05, 4, 2, 3, penalty=0.7),
     FedLT(FALLING, 4, 2, 3, penalty=0.5),
     FedLT(0.05, penalty=1.0, local_steps=UNLIKE),
+    FedADMM(FALLING, 4, 2, 3, penalty=2.0),
+    FedADMM(0.05, penalty=0.7, server_step_size=0.6, beginning="server", local_steps=UNLIKE),
+    EASGD(FALLING, 4, 2, 3, moving_rate=0.2),
+    EASGD(0.05, moving_rate=0.1, local_steps=UNLIKE),
+    FedCross(FALLING, 4, 2, 3, retention=0.8),
+    FedCross(0.05, 3, retention=0.7, partner="least_similar", local_steps=UNLIKE),
+    FedCross(0.05, retention=0.9, partner="most_similar", local_steps=2),
 ]
 
 
