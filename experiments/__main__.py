@@ -18,11 +18,13 @@ QUICK_RESULTS = RESULTS / "quick"
 EXAMPLES = {
     "list": """
   python -m experiments list
+  python -m experiments list gauthier-3.1
 """,
     "run": """
   python -m experiments run gauthier-3.1 --quick
   python -m experiments run gauthier-3.1 gauthier-3.2 --seeds 20 --out mine
   python -m experiments run gauthier-3.1 --store kept
+  python -m experiments run gauthier-3.1 --set penalty=2 --set zeta=0.98
   python -m experiments run --all --jobs 4 --update
 """,
     "check": """
@@ -38,6 +40,7 @@ EXAMPLES = {
     "draw": """
   python -m experiments draw
   python -m experiments draw gauthier-3.1 --out mine
+  python -m experiments draw gauthier-3.1 --pdf paper
 """,
     "report": """
   python -m experiments report --out mine
@@ -81,7 +84,8 @@ def parser() -> Parser:
 
     command = functools.partial(add_command, commands, EXAMPLES)
 
-    command("list", "name all figures")
+    listing = command("list", "name all figures, or the settings of some")
+    listing.add_argument("names", nargs="*", metavar="NAME", help="default: all, without settings")
     run = command("run", "compute figures, judge their claims, store all")
     run.add_argument("names", nargs="*", metavar="NAME", help="of a figure (required, or --all)")
     run.add_argument("--all", action="store_true", help="all figures (default: those named)")
@@ -111,6 +115,15 @@ def parser() -> Parser:
         default=2,
         help="figures computed side by side, each in a process (default %(default)s)",
     )
+    run.add_argument(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        dest="requests",
+        default=[],
+        help="another number for a setting of the one figure, named by some of its words; give it "
+        f"again for more (default: as published; results go to a folder of their own in {RESULTS})",
+    )
     check = command("check", "judge all claims again on the stored results")
     check.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     add_recomputing(check, "figures that take less than half a minute")
@@ -118,6 +131,12 @@ def parser() -> Parser:
     judge.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
     draw = command("draw", "draw figures and judge their claims from the stored results")
     draw.add_argument("names", nargs="*", metavar="NAME", help="default: all figures")
+    draw.add_argument(
+        "--pdf",
+        type=Path,
+        metavar="FOLDER",
+        help="only draw, as PDF into this folder (default: the gallery's pictures, and claims)",
+    )
     report = command("report", "write the gallery, README.md of the folder")
     for subcommand in (check, judge, draw, report):
         subcommand.add_argument(
@@ -154,6 +173,18 @@ def folder_of(options: argparse.Namespace, stored: Path, results: Path, quick: P
     if options.update:
         return stored
     return options.out or (quick if options.quick else results)
+
+
+def check_replacing(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for options that do not go with replaced numbers."""
+    if options.all or len(set(options.names)) > 1:
+        raise UsageError("--set replaces numbers of one figure; name it alone.")
+    if options.update:
+        raise UsageError(f"--update is of published numbers in {FIGURES}, and --set replaces some.")
+    if options.out is not None and options.out.resolve() == FIGURES.resolve():
+        raise UsageError(
+            f"{FIGURES} has published numbers, and --set replaces some; leave out --out."
+        )
 
 
 def add_recomputing(check: argparse.ArgumentParser, in_turn: str) -> None:
@@ -199,16 +230,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def answer(argv: Sequence[str] | None) -> int:
     """Run the requested command."""
     options = parser().parse_args(argv)
-    from experiments import commands  # matplotlib, JAX and all figures, for more than --help
+    # They import matplotlib, JAX and all figures, which --help does not need.
+    from experiments import commands, replacing
 
     if options.command == "list":
-        return commands.list_figures()
+        return commands.list_figures(options.names)
     if options.command == "run":
         if bool(options.names) == options.all:
             raise UsageError("name the figures to run, or all of them by --all alone.")
+        if options.requests:
+            check_replacing(options)
         folder = folder_of(options, FIGURES, RESULTS, QUICK_RESULTS)
-        arguments = options.names, options.quick, options.seeds, folder, options.store, options.jobs
-        return commands.run(*arguments)
+        if options.requests and options.out is None:
+            folder /= replacing.folder_name(options.names[0], options.requests)
+        return commands.run(
+            options.names,
+            options.quick,
+            options.seeds,
+            folder,
+            options.store,
+            options.jobs,
+            options.requests,
+        )
     if options.command == "check":
         check_recomputing(options, "figures")
         if options.recompute:
@@ -217,6 +260,8 @@ def answer(argv: Sequence[str] | None) -> int:
     if options.command == "judge":
         return commands.judge(options.names, options.out)
     if options.command == "draw":
+        if options.pdf is not None:
+            return commands.draw_for_print(options.names, options.out, options.pdf)
         return commands.draw(options.names, options.out)
     return commands.report(options.out)
 

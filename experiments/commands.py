@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -29,10 +29,19 @@ import experiments
 import fljax as fl
 from experiments import records
 from experiments.errors import UsageError
-from experiments.figure import REGISTRY, Effort, Figure, Studies
+from experiments.figure import (
+    REGISTRY,
+    REPLACED,
+    Effort,
+    Figure,
+    Replaced,
+    Studies,
+    replace_numbers,
+)
 from experiments.recomputing import compared, verdict
 from experiments.records import Broken
-from experiments.report import claims_lines, pages, privacy_lines, tuning_lines
+from experiments.replacing import applied, described, replacements
+from experiments.report import claims_lines, pages, privacy_lines, tuning_lines, value_text
 from experiments.thinning import thinned
 from fljax.__main__ import one_line
 from fljax._core import checks, storage
@@ -55,8 +64,15 @@ def figure_modules() -> list[str]:
 
 #: Importing one declares its figure.
 MODULES = figure_modules()
+#: Errors of figures that cannot be imported with the numbers that replace the published ones.
+IMPORT_ERRORS: list[Exception] = []
 for _module in MODULES:
-    importlib.import_module(_module)
+    try:
+        importlib.import_module(_module)
+    except Exception as _error:
+        if not REPLACED:
+            raise
+        IMPORT_ERRORS.append(_error)
 
 FULL = Effort()
 QUICK = Effort(seeds=8, tuning_seeds=4, quick=True)
@@ -68,7 +84,7 @@ def in_order() -> list[Figure]:
 
 
 def find(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names; all figures if there are no names."""
+    """The figures of these names; all figures without names."""
     if not names:
         return in_order()
     try:
@@ -98,9 +114,13 @@ def readable(folder: Path) -> None:
         raise UsageError(f"no folder {folder}; python -m experiments run --out {folder} makes it.")
 
 
-def list_figures() -> int:
-    for figure in in_order():
+def list_figures(names: Sequence[str] = ()) -> int:
+    """Name all figures, or the settings of some."""
+    for figure in find(names):
         print(f"{figure.name:<18} {figure.title} ({figure.source}; {len(figure.claims)} claims)")
+        if names:
+            lines = (f"{s.name} = {value_text(s.value)}: {s.why}" for s in figure.settings)
+            print("\n".join(f"  {line}" for line in lines))
     return 0
 
 
@@ -111,18 +131,33 @@ def run(
     folder: Path,
     store: Path | None,
     jobs: int = 1,
+    requests: Sequence[str] = (),
 ) -> int:
+    """Compute figures.
+
+    Args:
+      names: of the figures.
+      quick: fewer seeds, budgets and candidates.
+      seeds: Monte-Carlo runs; ``None`` for as many as the effort has.
+      folder: of the results; a figure whose numbers are replaced has a folder in it.
+      store: folder of unfinished studies; ``None`` for a folder in the cache.
+      jobs: figures side by side.
+      requests: the numbers of the one figure that are replaced, as typed.
+    """
     figures = find(names)
+    replaced = replacements(figures[0], requests) if requests else {}
     base = QUICK if quick else FULL
     count = base.seeds if seeds is None else seeds
     effort = Effort(count, min(base.tuning_seeds, count), quick)
-    work = writable(unfinished(effort) if store is None else store)
+    work = writable(unfinished(effort, replaced) if store is None else store)
     writable(folder)
     if store is None:
         for figure in figures:
             discard_stale(work, figure.name)
     compute = functools.partial(_run_one, effort=effort, work=work, folder=folder)
-    if min(jobs, len(figures)) == 1:
+    if replaced:
+        _side_by_side(compute, figures, 1, replaced)
+    elif min(jobs, len(figures)) == 1:
         for figure in figures:
             compute(figure.name)
     else:
@@ -167,17 +202,52 @@ def _studies_of(figure: Figure, effort: Effort) -> Studies:
             raise UsageError(one_line(error)) from None
 
 
+@contextlib.contextmanager
+def explain_replaced(figure: Figure) -> Iterator[None]:
+    """Explain that a figure cannot be computed or judged with the numbers that were asked for."""
+    try:
+        yield
+    except Exception as error:
+        numbers = described(applied(figure))
+        if not numbers or isinstance(error, UsageError | Broken | OSError):
+            raise
+        raise UsageError(
+            f"{figure.name} cannot be computed where {numbers}: {type(error).__name__}: "
+            f"{one_line(error)}"
+        ) from error
+
+
+def check_folder(figure: Figure, folder: Path) -> None:
+    """Raise ``UsageError`` if results would be lost that are of other numbers."""
+    try:
+        stored = records.read_record(figure, folder, any_numbers=True)
+    except Broken:
+        return
+    if numbers := records.other_numbers(figure, stored):
+        raise UsageError(
+            f"{folder} has results of {figure.name} with {numbers}; name another folder by --out."
+        )
+
+
 def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
+    if name not in REGISTRY:
+        replaced = described(REPLACED.values())
+        raise UsageError(
+            f"{name} cannot be computed where {replaced}: {one_line(IMPORT_ERRORS[0])}"
+        )
     figure = REGISTRY[name]
+    check_folder(figure, folder)
     mpl.use("Agg")
     # Objects made by imports stay: scanning them in every collection is a tenth of tracing time.
     gc.freeze()
     print(f"{figure.name}: {figure.title}\n  {figure.source}")
+    if numbers := described(applied(figure)):
+        print(f"  {numbers}")
     tuned = f"{effort.tuning_seeds} other seeds for tuning"
     print(f"  up to {effort.seeds} seeds, {tuned}", flush=True)
     resumed = (work / figure.name).is_dir()
     clock = Clock(work / figure.name / "seconds")
-    with clock:
+    with clock, explain_replaced(figure):
         results = _studies_of(figure, dataclasses.replace(effort, store=work / figure.name))
         with configured("jax_enable_x64", figure.double):
             try:
@@ -187,7 +257,8 @@ def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     if resumed:
         print(f"  went on from what {work} held: the time counts earlier parts, killed ones aside")
     try:
-        written = records.store(figure, studies, folder, effort, clock.seconds)
+        with explain_replaced(figure):
+            written = records.store(figure, studies, folder, effort, clock.seconds)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     except Broken as error:
@@ -200,10 +271,21 @@ def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
     jax.clear_caches()
 
 
-def _side_by_side(compute: Callable[[str], None], figures: Sequence[Figure], jobs: int) -> None:
-    """Each figure in its own process, so that one compiles while another computes."""
+def _side_by_side(
+    compute: Callable[[str], None],
+    figures: Sequence[Figure],
+    jobs: int,
+    replaced: Mapping[str, Replaced] | None = None,
+) -> None:
+    """Each figure in its own process, so that one compiles while another computes, and replaced
+    numbers are there when it is imported.
+    """
     with ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1
+        jobs,
+        multiprocessing.get_context("spawn"),
+        initializer=replace_numbers,
+        initargs=(replaced or {},),
+        max_tasks_per_child=1,
     ) as pool:
         running = [pool.submit(_captured_output, compute, figure.name) for figure in figures]
         try:
@@ -226,10 +308,11 @@ def _captured_output(compute: Callable[[str], None], name: str) -> str:
     return text.getvalue()
 
 
-def unfinished(effort: Effort) -> Path:
-    """The folder in which the same code with the same effort resumes a killed run."""
+def unfinished(effort: Effort, replaced: Mapping[str, Replaced]) -> Path:
+    """The folder in which the same code with the same effort and numbers resumes a killed run."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
-    return resume_folder("figures", dataclasses.astuple(effort), sources)
+    request = dataclasses.astuple(effort)
+    return resume_folder("figures", (request, replaced) if replaced else request, sources)
 
 
 def resume_folder(kind: str, effort: Any, sources: Sequence[Path]) -> Path:
@@ -276,6 +359,22 @@ def draw(names: Sequence[str], folder: Path) -> int:
     """Draw pictures and judge claims again, from stored results."""
     mpl.use("Agg")
     return _write_again(names, folder, _draw)
+
+
+def draw_for_print(names: Sequence[str], folder: Path, printed: Path) -> int:
+    """Draw pictures as PDF from stored results, into a folder of their own."""
+    mpl.use("Agg")
+    figures = find(names)
+    readable(folder)
+    writable(printed)
+    for figure in figures:
+        try:
+            records.read_record(figure, folder)
+            studies = records.read_studies(figure, folder)
+            print(records.save_picture(figure, studies, printed / f"{figure.name}.pdf"))
+        except Broken as error:
+            raise UsageError(str(error)) from None
+    return 0
 
 
 def judge(names: Sequence[str], folder: Path) -> int:
@@ -392,13 +491,17 @@ def check(names: Sequence[str], folder: Path) -> int:
 def report(folder: Path) -> int:
     readable(folder)
     result = []
+    missing = []
     for figure in in_order():
         try:
-            result.append(records.read_record(figure, folder))
+            result.append(records.read_record(figure, folder, any_numbers=True))
         except Broken as error:
-            print(f"left out: {error}", file=sys.stderr)
+            missing.append(f"left out: {error}")
     if not result:
-        raise UsageError(f"no results in {folder}; python -m experiments run --all makes them.")
+        raise UsageError(
+            f"no results in {folder}; python -m experiments run NAME --out {folder} makes them."
+        )
+    print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     writable(folder)
     for name, text in pages(result, records.first_edition()).items():
         replace_file(folder / name, text)

@@ -17,13 +17,54 @@ INFINITE = math.inf
 Studies = Mapping[str, xr.Dataset]
 
 
-class Setting(NamedTuple):
-    """A number behind a figure: where the source gives it, or why it was chosen here."""
+class Replaced(NamedTuple):
+    """A setting's number that a run replaces."""
 
+    name: str  # of the setting
+    published: Any
+    value: Any
+
+
+#: The numbers that settings of this process have in place of the published ones, by declaration.
+REPLACED: dict[str, Replaced] = {}
+
+
+class _Setting(NamedTuple):
     name: str
     value: Any
     why: str
     given: bool = False
+    declaration: str = ""  # identifies where the setting is declared, also under another name
+
+
+class Setting(_Setting):
+    """A number behind a figure: where the source gives it, or why it was chosen here."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls, name: str, value: Any, why: str, given: bool = False, declaration: str = ""
+    ) -> "Setting":
+        declaration = declaration or f"{name}: {value!r}, {why}"
+        if declaration in REPLACED:
+            value, given = REPLACED[declaration].value, False
+        return super().__new__(cls, name, value, why, given, declaration)
+
+    @property
+    def replaced(self) -> Replaced | None:
+        """How this run replaces the number, or ``None`` for the published one."""
+        return REPLACED.get(self.declaration)
+
+
+def replace_numbers(numbers: Mapping[str, Replaced]) -> None:
+    """Replace the numbers of settings, by their declarations, in a process without figures.
+
+    Other settings, default arguments and claims are computed from a number while its figure is
+    imported, so that the number must be replaced before.
+    """
+    if REGISTRY:
+        raise RuntimeError(f"{next(iter(REGISTRY))} was imported before the numbers were replaced.")
+    REPLACED.update(numbers)
 
 
 @dataclass(frozen=True)

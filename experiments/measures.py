@@ -27,7 +27,7 @@ Window = Callable[[xr.Dataset], xr.Dataset]
 
 def joined(*parts: xr.Dataset, axis: str = "algorithm") -> xr.Dataset:
     """Studies that differ along one axis as one."""
-    return xr.concat(parts, axis, combine_attrs="override")
+    return xr.concat(parts, axis, join="outer", combine_attrs="override")
 
 
 def last(data: xr.Dataset) -> xr.Dataset:

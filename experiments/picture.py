@@ -5,6 +5,7 @@ the data, theory on top.
 import contextlib
 import copy
 import itertools
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from fljax import plotting, statistics
 #: Inches of one column of a journal, and of the two of its page.
 COLUMN = 3.5
 PAGE = 7.16
+
+#: Letters of a note that an inch has room for.
+LETTERS_OF_AN_INCH = 16
 
 #: How theory is drawn.
 THIN: dict[str, Any] = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
@@ -89,7 +93,7 @@ def predicted_curve(ax: Axes, at: np.ndarray, curve: np.ndarray, text: str, **lo
 
 def finish(picture: Picture, heading: str = "", legend_width: float = 1.1) -> Picture:
     """Place legends below the panels, or a common one if they agree; use one y label for each row
-    and one line of notes on seeds and bands at the top. Nothing covers a curve.
+    and notes on seeds and bands at the top. Nothing covers a curve.
 
     Args:
       picture: with everything drawn.
@@ -101,6 +105,7 @@ def finish(picture: Picture, heading: str = "", legend_width: float = 1.1) -> Pi
     _label_rows(axes)
     notes = _take_notes(axes)
     if heading or notes:
+        notes = textwrap.fill(notes, int(LETTERS_OF_AN_INCH * picture.get_figwidth()))
         picture.suptitle("\n".join(filter(None, (heading, notes))))
     drawn = [ax for ax in axes if ax.get_legend_handles_labels()[1]]
     titles = {ax: _title(ax.get_legend()) for ax in axes}

@@ -1,7 +1,13 @@
 """Images with fewer numbers: a fourth of their pixels, low frequencies, principal components."""
 
+from typing import Any
+
 import numpy as np
 import scipy.fft
+
+from fljax.data.images import Images
+from fljax.models import Architecture
+from fljax.problems import Model, Softmax
 
 
 def halved(images: np.ndarray) -> np.ndarray:
@@ -9,6 +15,25 @@ def halved(images: np.ndarray) -> np.ndarray:
     *rest, height, width = images.shape
     squares = images.reshape(*rest, height // 2, 2, width // 2, 2)
     return squares.mean((-3, -1), dtype=np.float32) / np.float32(255)
+
+
+def network_of_halved(images: Images, rows: np.ndarray, network: Architecture, test: int) -> Model:
+    """Classification of halved images by a network.
+
+    Args:
+      images: the data set.
+      rows: ``[K, N]``, the training images of each client.
+      network: with as many outputs as there are classes.
+      test: every so many test images are used.
+    """
+
+    def problem(pixels: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
+        labels = labels.astype(np.float32)
+        loss = Softmax(len(images.classes))
+        return Model(halved(pixels), labels, loss, architecture=network, **rest)
+
+    tests = problem(images.test_images[None, ::test], images.test_labels[None, ::test])
+    return problem(images.train_images[rows], images.train_labels[rows], test=tests)
 
 
 def low_frequencies(images: np.ndarray, side: int) -> np.ndarray:

@@ -14,6 +14,26 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedSGD, networked": ("headline-peers", "fedsgd-is-of-the-order-of-the-step"),
     "DESTRESS": ("headline-peers", "destress-is-exact"),
     "Generalized gradient": ("headline-peers", "generalized-gradient-is-exact"),
+    # gossip of 2018 to 2025
+    "BEER": ("headline-gossip", "beer-is-linear"),
+    "LEAD": ("headline-gossip", "lead-is-linear"),
+    "CEDAS": ("headline-gossip", "cedas-is-as-centralized"),
+    "MoTEF": ("headline-gossip", "motef-copes-with-small-batches"),
+    "DeTAG": ("headline-gossip", "detag-is-exact"),
+    "Epidemic learning": ("headline-gossip", "epidemic-is-better"),
+    "Teleportation": ("headline-gossip", "teleportation-is-free-of-the-nodes"),
+    "AD-PSGD": ("headline-gossip", "ad-psgd-is-faster"),
+    "SwarmSGD": ("headline-gossip", "swarm-saves-messages"),
+    # compressed messages to a server
+    "EF21": ("headline-communication", "ef21-has-the-rate-of-its-theorem"),
+    "EF21-BC": ("headline-communication", "ef21-bc-is-exact"),
+    "DIANA": ("headline-communication", "diana-has-the-rate-of-its-theorem"),
+    "MARINA": ("headline-communication", "marina-saves-bits"),
+    "DASHA": ("headline-communication", "dasha-has-the-rate-of-its-theorem"),
+    "ADIANA": ("headline-communication", "adiana-is-faster"),
+    "TAMUNA": ("headline-communication", "tamuna-saves-bits"),
+    "EF-SGD": ("headline-communication", "error-feedback-has-the-rate-of-sgd"),
+    "PowerSGD": ("headline-communication", "powersgd-is-as-accurate"),
     # peers
     "CTA": ("headline-exact", "diffusion-stops-short"),
     "ATC": ("headline-exact", "diffusion-stops-short"),
@@ -104,6 +124,9 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "PAO-Fed": ("gauthier-4.3", "communication-saved"),
     "PSO-Fed": ("gauthier-4.5", "scheduling-not-desirable"),
     "SignSGD": ("gauthier-4.5", "sign-load"),
+    # servers above servers
+    "HierFAVG": ("headline-hierarchy", "edges-train-faster"),
+    "Hier-Local-QSGD": ("headline-hierarchy", "quantization-saves-uploads"),
     # models of clients' own
     "Ditto": ("headline-personal", "ditto-beats-one-model"),
     "pFedMe": ("headline-personal", "pfedme-beats-one-model"),

@@ -27,6 +27,7 @@ import fljax as fl
 from experiments.figure import Claim, Effort, Figure, Studies, Verdict, word_of
 from experiments.measures import bound_held
 from experiments.picture import print_style
+from experiments.replacing import applied, described, of_record, options
 from fljax import plotting
 from fljax._core.storage import digest, replace_file, sealed, unsealed
 from fljax.metrics.names import TRAFFIC
@@ -85,10 +86,6 @@ def first_edition() -> dict[str, dict[str, str]]:
     return json.loads(FIRST_EDITION.read_text(encoding="utf-8"))
 
 
-#: A picture for the gallery, and one for a paper.
-PICTURES = (".png", ".pdf")
-
-
 class Broken(Exception):
     """Stored results are missing, unreadable or disagree; the message names them and the reason."""
 
@@ -131,7 +128,10 @@ def record(
         "effort": {"seeds": effort.seeds, "tuning_seeds": effort.tuning_seeds}
         | {"quick": effort.quick},
         "seeds": sorted({s.sizes["seed"] for s in studies.values() if "seed" in s.dims}),
-        "settings": [s._asdict() for s in figure.settings],
+        "settings": [
+            {"name": s.name, "value": s.value, "why": s.why, "given": s.given}
+            for s in figure.settings
+        ],
         "tuning": figure.tuning(studies),
         "tuning_is_separate": tuning_is_separate(studies),
         "table": figure.table(studies),
@@ -150,7 +150,7 @@ def record(
         "files": [path_of(Path(), figure).name],
         "seconds": round(seconds, 1),
         "provenance": _provenance(studies),
-    }
+    } | ({"replaced": [r._asdict() for r in replaced]} if (replaced := applied(figure)) else {})
 
 
 def tuning_is_separate(studies: Studies) -> bool | None:
@@ -197,6 +197,9 @@ def _provenance(studies: Studies) -> dict[str, Any]:
     studies = {name: studies[name] for name in sorted(studies)}
     attrs = next(s.attrs for s in studies.values() if "code" in s.attrs)
     result = {k: attrs[k] for k in _PROVENANCE if k in attrs}
+    commits = {name: s.attrs.get("commit", "not recorded") for name, s in studies.items()}
+    if len({*commits.values()}) > 1:  # a part was computed again
+        result["commit"] = "; ".join(f"{name}: {source}" for name, source in commits.items())
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in result.items()} | {
         "scenarios": {
             name: [study.attrs["scenario"], study.attrs["scenario_hash"]]
@@ -251,20 +254,28 @@ def describe(
     Raises:
       Broken: the figure reads a count that it does not store.
     """
-    with explain_unstored(figure), print_style():
-        picture = figure.plot(studies)
-        for ending in PICTURES:
-            plotting.save_figure(picture, folder / f"{figure.name}{ending}")
-        plt.close(picture)
-    reduce_palette(folder / f"{figure.name}.png")
+    reduce_palette(save_picture(figure, studies, picture_of(folder, figure)))
     with explain_unstored(figure):
         written = plain(record(figure, studies, effort, seconds))
     written["digests"] = {
         path.name: digest(path.read_bytes())
-        for path in (*pictures_of(folder, figure), path_of(folder, figure))
+        for path in (picture_of(folder, figure), path_of(folder, figure))
     }
     write_record(figure, written, folder)
     return written
+
+
+def save_picture(figure: Figure, studies: Studies, path: Path) -> Path:
+    """Draw a figure as it is printed, in the format of the suffix; returns the path.
+
+    Raises:
+      Broken: the figure reads a count that it does not store.
+    """
+    with explain_unstored(figure), print_style():
+        picture = figure.plot(studies)
+        plotting.save_figure(picture, path)
+        plt.close(picture)
+    return path
 
 
 def write_record(figure: Figure, written: dict[str, Any], folder: Path) -> None:
@@ -291,9 +302,8 @@ def judge(figure: Figure, folder: Path) -> dict[str, Any]:
 
 def check_digests(figure: Figure, stored: dict[str, Any], folder: Path) -> None:
     """Raise ``Broken`` unless pictures and results are those that the record is of."""
-    for path in pictures_of(folder, figure):
-        if not path.is_file():
-            raise Broken(f"the picture {path} is missing.")
+    if not (path := picture_of(folder, figure)).is_file():
+        raise Broken(f"the picture {path} is missing.")
     for name, expected in stored["digests"].items():
         if digest((folder / name).read_bytes()) != expected:
             raise Broken(
@@ -302,8 +312,9 @@ def check_digests(figure: Figure, stored: dict[str, Any], folder: Path) -> None:
             )
 
 
-def pictures_of(folder: Path, figure: Figure) -> list[Path]:
-    return [folder / f"{figure.name}{ending}" for ending in PICTURES]
+def picture_of(folder: Path, figure: Figure) -> Path:
+    """The file with the picture for the gallery."""
+    return folder / f"{figure.name}.png"
 
 
 def reduce_palette(path: Path) -> None:
@@ -317,11 +328,16 @@ def reduce_palette(path: Path) -> None:
     replace_file(path, content.getvalue())
 
 
-def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
+def read_record(figure: Figure, folder: Path, any_numbers: bool = False) -> dict[str, Any]:
     """The stored record.
 
+    Args:
+      figure: the figure.
+      folder: of its results.
+      any_numbers: whether this process may have other numbers.
+
     Raises:
-      Broken: missing, altered, or not the record of this figure.
+      Broken: missing, altered, not the record of this figure, or of other numbers.
     """
     path = folder / f"{figure.name}.json"
     try:
@@ -338,7 +354,20 @@ def read_record(figure: Figure, folder: Path) -> dict[str, Any]:
     missing = {"name", "claims", "files", "effort", "provenance", "digests"} - set(result)
     if missing or result["name"] != figure.name:
         raise Broken(f"{path} is not a record of {figure.name} (lacks {sorted(missing)}).")
+    if not any_numbers and (numbers := other_numbers(figure, result)):
+        raise Broken(
+            f"{path} is of {numbers}: python -m experiments run {figure.name}"
+            f"{options(of_record(result))} is what judges and draws it."
+        )
     return result
+
+
+def other_numbers(figure: Figure, stored: Mapping[str, Any]) -> str:
+    """The numbers behind stored results, if this process has other numbers; else empty."""
+    numbers = described(of_record(stored))
+    if numbers == described(applied(figure)):
+        return ""
+    return f"replaced numbers ({numbers})" if numbers else "the published numbers"
 
 
 def save_studies(studies: Studies, path: Path) -> None:

@@ -8,6 +8,7 @@ from experiments.conventions import WORDS
 from experiments.figure import VERDICTS, Estimate, word_of
 from experiments.promises import BY_OTHERS, HEADLINES
 from experiments.records import PRIVACY
+from experiments.replacing import described, of_record, options
 from fljax.algorithms import REGISTRY as ALGORITHMS
 
 Record = Mapping[str, Any]
@@ -61,8 +62,13 @@ them."""
 
 #: On a figure's page.
 AGAIN = """\
-[The figure as PDF]({name}.pdf). `python -m experiments run {name}` reproduces it; that took
-{time} when it was recorded."""
+`python -m experiments run {again}` reproduces it, which took {time} when it was recorded;
+`python -m experiments draw {name} --pdf FOLDER` draws it for a paper."""
+
+#: On the page of a figure that was computed with other numbers.
+REPLACED = """\
+**Not as published:** {numbers}. The claims below are of the published figure, measured with these
+numbers."""
 
 
 def conventions() -> list[str]:
@@ -70,7 +76,7 @@ def conventions() -> list[str]:
     rows = [
         (", ".join(word.words), *(m.convention.split(": ")[1] for m in word[1:])) for word in WORDS
     ]
-    return _table(("words", "dB", "on a linear axis", "rates of error or accuracy"), rows)
+    return markdown(("words", "dB", "on a linear axis", "rates of error or accuracy"), rows)
 
 
 def _estimate(case: Record) -> str:
@@ -200,7 +206,9 @@ def _privacy_by_method(record: Record) -> dict[tuple[str, float], list[Record]]:
     return {key: [rows[at] for at in sorted(rows)] for key, rows in groups.items()}
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of a table."""
+
     def line(cells: Sequence[Any]) -> str:
         return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
 
@@ -231,6 +239,7 @@ def page(record: Record) -> str:
         f"{KINDS[kind]}: {count}" for kind in KINDS if (count := tally(claims, kind))
     )
     lost = sum(a for a, _ in record["diverged"].values())
+    replaced = of_record(record)
     lines = [
         f"# {record['name']}: {record['title']}",
         "",
@@ -238,8 +247,11 @@ def page(record: Record) -> str:
         "",
         f"![{record['title']}]({record['name']}.png)",
         "",
-        AGAIN.format(**record, time=_time(record["seconds"])),
+        AGAIN.format(
+            **record, again=record["name"] + options(replaced), time=_time(record["seconds"])
+        ),
         "",
+        *((REPLACED.format(numbers=described(replaced)), "") if replaced else ()),
         f"{record['caption']} {_bounds(record)}".strip(),
         "",
     ]
@@ -263,13 +275,13 @@ def page(record: Record) -> str:
         wanted = claim["accepted"] + (f" ({claim['convention']})" if claim["convention"] else "")
         outcome = in_color(claim) + (f"<br>{claim['note']}" if claim["note"] else "")
         rows.append((text, claim["source"], numbers, wanted, outcome))
-    lines += _table(("claim", "source", "measured, 95 % interval", "accepted", "verdict"), rows)
+    lines += markdown(("claim", "source", "measured, 95 % interval", "accepted", "verdict"), rows)
     lines += ["", "## Settings", ""]
     rows = [
-        (s["name"], _value(s["value"]), "source" if s["given"] else "chosen", s["why"])
+        (s["name"], value_text(s["value"]), "source" if s["given"] else "chosen", s["why"])
         for s in record["settings"]
     ]
-    lines += [*_table(("setting", "value", "from", "where or why"), rows), ""]
+    lines += [*markdown(("setting", "value", "from", "where or why"), rows), ""]
     for heading, result in (
         (_tuning_heading(record), tuning_lines(record)),
         ("Privacy spent", privacy_lines(record)),
@@ -311,9 +323,10 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(_value(v) for v in value)
+def value_text(value: Any) -> str:
+    """A setting's value on the page of its figure."""
+    if isinstance(value, list | tuple):
+        return ", ".join(value_text(v) for v in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -325,7 +338,7 @@ def summary(records: Sequence[Record]) -> list[str]:
         result = [short_verdict(claim) for claim in claims if claim["kind"] == kind]
         counts = (result.count(word) for word in ("holds", "does not hold", "undecided"))
         rows.append((name, len(result), *counts))
-    return _table(("claims", "all", "hold", "do not hold", "undecided"), rows)
+    return markdown(("claims", "all", "hold", "do not hold", "undecided"), rows)
 
 
 def index(records: Sequence[Record]) -> str:
@@ -353,7 +366,9 @@ def index(records: Sequence[Record]) -> str:
         "",
         PAGES,
         "",
-        *_table(("figure", "shows", *(f"{kind} claims" for kind in KINDS.values()), "time"), rows),
+        *markdown(
+            ("figure", "shows", *(f"{kind} claims" for kind in KINDS.values()), "time"), rows
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -379,7 +394,7 @@ def changes(records: Sequence[Record], before: Mapping[str, Mapping[str, str]]) 
         "",
         "Every claim of the first edition's figures that is new, or judged otherwise than there.",
         "",
-        *_table(("figure", "claim", "kind", "then", "now", "what changed and why"), rows),
+        *markdown(("figure", "claim", "kind", "then", "now", "what changed and why"), rows),
     ]
     return "\n".join(lines) + "\n"
 
@@ -405,11 +420,11 @@ def headlines(records: Sequence[Record]) -> str:
         "",
         PROMISES,
         "",
-        *_table(columns, promised),
+        *markdown(columns, promised),
     ]
     if by_others:
         columns = ("algorithm", "claim", *columns[2:])
-        lines += ["", "## What others say of them", "", OTHERS, "", *_table(columns, by_others)]
+        lines += ["", "## What others say of them", "", OTHERS, "", *markdown(columns, by_others)]
     if rest := sorted(ALGORITHMS.keys() - HEADLINES.keys(), key=str.lower):
         lines += ["", f"Not judged yet: {', '.join(rest)}."]
     return "\n".join(lines) + "\n"

@@ -19,9 +19,6 @@ Result = Mapping[str, Any]
 #: Errors so far below the target are rounding of single precision, and count as equal.
 RESOLVED = 1e-5
 
-#: The costs that are counted until the target is reached.
-COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
-
 #: A profile is summarized by its mean up to this factor, on a logarithmic scale.
 FACTOR = 10.0
 
@@ -127,7 +124,7 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
     rows = []
     for label, method in result["methods"].items():
         if "lost" in method:
-            rows.append(lost(label))
+            rows.append(lost(scenario, label))
             continue
         at = {"algorithm": label}
         mean, low, high = (float(means[part].sel(at)) for part in ("mean", "low", "high"))
@@ -141,7 +138,7 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
                 label,
                 rank,
                 (mean, low, high),
-                {of: median(until(method, of)) for of in COSTS},
+                {of: median(until(method, of)) for of in scenario.costs},
                 method["chosen"],
                 width,
                 min((decades(ends) for ends in width.values()), default=math.nan),
@@ -155,9 +152,9 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def lost(label: str) -> Row:
+def lost(scenario: Scenario, label: str) -> Row:
     nothing = (math.nan, math.nan, math.nan)
-    never = dict.fromkeys(COSTS, math.inf)
+    never = dict.fromkeys(scenario.costs, math.inf)
     why = "diverged with every candidate"
     return Row(label, None, nothing, never, {}, {}, math.nan, False, 0, 0, why)
 
@@ -165,7 +162,7 @@ def lost(label: str) -> Row:
 def order(row: Row) -> tuple[bool, float, float]:
     """The best first, and among equal ones the faster."""
     nothing = math.isnan(row.value[0])
-    return nothing, 0.0 if nothing else row.value[0], row.cost["rounds"]
+    return nothing, 0.0 if nothing else row.value[0], next(iter(row.cost.values()))
 
 
 def until(method: Mapping[str, Any], cost: str) -> np.ndarray:

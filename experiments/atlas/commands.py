@@ -11,20 +11,19 @@ import matplotlib as mpl
 import numpy as np
 import xarray as xr
 
-from experiments.atlas import analysis, convex, graphs, labels, links, others, trust
+from experiments.atlas import analysis, clock, convex, graphs, labels, links, others, trust
 from experiments.atlas.methods import methods
 from experiments.atlas.report import pages, quoted
 from experiments.atlas.running import (
     FULL,
     QUICK,
-    TOGETHER,
     ScenarioInUse,
     compute,
     floats,
     last_values,
     path_of,
-    pieces,
     read,
+    together,
     unfinished,
 )
 from experiments.atlas.scenario import SCENARIOS, Scenario
@@ -39,7 +38,7 @@ from fljax.metrics.definitions import METRICS
 from fljax.study.batched_program import program
 
 #: Importing one declares its scenarios.
-FAMILIES = (convex, links, graphs, trust, labels, others)
+FAMILIES = (convex, links, graphs, trust, labels, others, clock)
 
 #: What ``--quick`` runs: one scenario of each kind of network.
 SHORT = ("squares-well-mildly", "peers-ring", "clusters-servers")
@@ -132,20 +131,20 @@ def recompute(requested: Sequence[str], seeds: int, turn: int | None, folder: Pa
     if missing := [name for name in requested if name not in results]:
         raise UsageError(f"no results of {', '.join(missing)} in {folder}.")
     groups = [
-        (scenario, together)
+        (scenario, labels_of_group)
         for scenario in scenarios
-        for together in pieces(_tuned_in(results[scenario.name]), TOGETHER)
+        for labels_of_group in together(scenario, _tuned_in(results[scenario.name]))
     ]
     differs = False
-    for scenario, together in groups if turn is None else [groups[turn % len(groups)]]:
+    for scenario, labels_of_group in groups if turn is None else [groups[turn % len(groups)]]:
         try:
             admitted, _ = methods(scenario)
         except FileNotFoundError as error:
             print(f"{scenario.name}: not computed: {error}")
             continue
-        if gone := [label for label in together if label not in admitted]:
+        if gone := [label for label in labels_of_group if label not in admitted]:
             print(f"{scenario.name}: not admitted any more: {', '.join(map(quoted, gone))}")
-        if present := [label for label in together if label in admitted]:
+        if present := [label for label in labels_of_group if label in admitted]:
             few = {label: admitted[label] for label in present}
             began = time.perf_counter()
             computed = last_values(scenario, few, results[scenario.name], seeds)

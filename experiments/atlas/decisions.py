@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.atlas import analysis
-from experiments.atlas.analysis import COSTS, Result, Row
+from experiments.atlas.analysis import Result, Row
 from experiments.atlas.convex import CONDITION
-from experiments.atlas.scenario import Scenario
+from experiments.atlas.scenario import COSTS, COSTS_ON_A_CLOCK, Scenario
 from fljax.metrics.definitions import METRICS
 
 
@@ -27,6 +27,8 @@ class Page(NamedTuple):
 WHO = {
     "server": "one server, one model",
     "peers": "peers, one model",
+    "timed server": "one server, on a clock",
+    "timed peers": "peers, on a clock",
     "personal server": "one server, models of clients' own",
     "personal peers": "peers, models of their own",
     "personal servers": "servers on a graph, models of clusters",
@@ -62,13 +64,17 @@ TROUBLES: dict[str, Callable[[Scenario], bool]] = {
     "short messages": lambda case: "compression" in case.axes,
     "attackers": lambda case: "attack" in case.axes,
     "a privacy budget": lambda case: "privacy" in case.axes,
+    "clients are equally fast": lambda case: case.axes.get("clock") == "equal speeds",
+    "a few clients are very slow": lambda case: case.axes.get("clock") == "heavy-tailed speeds",
+    "clients are there at night": lambda case: case.axes.get("clock") == "time of day",
+    "slow links that fail": lambda case: case.axes.get("clock") == "poor links",
     "samples arrive one by one": lambda case: case.axes.get("data") == "a stream",
 }
 
 #: What is scarce: by its name in the results, in words.
 SCARCE = {
     "final": "nothing (best last value)",
-    **{cost: cost for cost in COSTS},
+    **{cost: cost for cost in (*COSTS, *COSTS_ON_A_CLOCK)},
     "tuning": "trials for tuning",
 }
 
@@ -86,7 +92,14 @@ class Advice(NamedTuple):
 
 def kind_of(scenario: Scenario) -> str:
     """Who talks to whom, a key of :data:`WHO`."""
+    if scenario.rules:
+        return f"timed {scenario.talks}"
     return f"personal {scenario.talks}" if scenario.personal else scenario.talks
+
+
+def scarce_in(scenario: Scenario) -> list[str]:
+    """What may be scarce in a scenario, keys of :data:`SCARCE`."""
+    return ["final", *scenario.costs, "tuning"]
 
 
 def groups(pages: Sequence[Page]) -> dict[tuple[str, str], list[Page]]:
@@ -101,9 +114,9 @@ def groups(pages: Sequence[Page]) -> dict[tuple[str, str], list[Page]]:
 
 def advice(pages: Sequence[Page], scarce: str) -> Advice | None:
     """The recommendation for some scenarios; ``None`` where no result answers the question."""
-    if scarce in COSTS:
-        return _by_cost(pages, scarce)
-    return _by_end(pages) if scarce == "final" else _by_slack(pages)
+    if scarce == "final":
+        return _by_end(pages)
+    return _by_slack(pages) if scarce == "tuning" else _by_cost(pages, scarce)
 
 
 def _times_best(pages: Sequence[Page]) -> dict[str, int]:
@@ -221,7 +234,7 @@ def all_advice(pages: Sequence[Page]) -> list[tuple[str, str, str, Advice | None
     return [
         (kind, trouble, scarce, advice(members, scarce), members)
         for (kind, trouble), members in groups(pages).items()
-        for scarce in SCARCE
+        for scarce in scarce_in(members[0].scenario)
     ]
 
 

@@ -123,4 +123,6 @@ for _name, (_words, _compressor) in COMPRESSORS.items():
         target=CLIENTS * 1e-2,
         rounds=rounds_within(_compressor),
         axes={"compression": _words, "bits": ALLOWANCE},
+        given={"local_steps": LOCAL_STEPS}
+        | ({} if _compressor is None else {"compression": _compressor}),
     )

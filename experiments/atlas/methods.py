@@ -8,17 +8,20 @@ from typing import Any, NamedTuple
 import jax
 
 import fljax as fl
-from experiments.atlas.scenario import TALKS, Scenario
+from experiments.atlas.scenario import TALKS, Scenario, Timed, algorithm_of
 from fljax.algorithms import REGISTRY, Algorithm
+from fljax.clock import Clock
 from fljax.tuning.search import RANGES, SEARCHED_OPTIONS, unwarned
 
 Space = dict[str, Any]
 
 
 class Method(NamedTuple):
-    """An algorithm as a scenario makes it, and the values among which it is tuned."""
+    """An algorithm as a scenario makes it, on its clock if it has one, and the values among which
+    it is tuned.
+    """
 
-    build: Callable[..., Algorithm]
+    build: Callable[..., Algorithm | Timed]
     space: Space
 
 
@@ -68,11 +71,18 @@ LACKS = {
     "clients_per_round": "draws a part of the clients, and here all take part",
     "clusters": "finds a number of clusters, and here are none",
     "compression": "compresses by a rule that must be given, and here messages are whole",
+    "sparsity": "masks parameters by a number that must be given, and here messages are whole",
     "personal": "keeps a named part of a model at each client, and here no part is",
+    "topology": "mixes on a small graph that must be given, and here is none",
 }
 
 #: Arguments that make an algorithm different from another one in the registry.
 DISTINGUISHING = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
+
+#: Why an algorithm that could run is not in a scenario with a clock.
+ON_A_CLOCK = (
+    "is not among the methods that are compared on a clock, which differ in when a round ends."
+)
 
 #: Steps between the exact gradients of variance-reduced methods.
 PERIOD = 10
@@ -83,12 +93,12 @@ def is_personal(cls: type[Algorithm]) -> bool:
 
 
 def method(scenario: Scenario, label: str) -> Method:
-    """The algorithm as the scenario makes it.
+    """The algorithm as the scenario makes it; on a clock by a label that says its rule.
 
     Raises:
       Refused: the scenario does not admit it, with the reason.
     """
-    cls = REGISTRY[label]
+    cls = REGISTRY[algorithm_of(label)]
     if cls.needs.network is not TALKS[scenario.talks]:
         (network_kind,) = (name for name, kind in TALKS.items() if kind is cls.needs.network)
         raise Refused(f"runs on {RUNS_ON[network_kind]}, not on {RUNS_ON[scenario.talks]}.")
@@ -104,11 +114,18 @@ def method(scenario: Scenario, label: str) -> Method:
     for name, why in scenario.chosen.items():
         if not (name in names or (name == "clients_per_round" and "selector" in names)):
             raise Refused(f"{why}.")
-    return _checked_method(
-        scenario,
-        label,
-        *_constructor(cls, names, {**DISTINGUISHING.get(label, {}), **scenario.given}),
-    )
+    if not scenario.rules:
+        given = {**DISTINGUISHING.get(label, {}), **scenario.given}
+        return _checked_method(scenario, label, *_constructor(cls, names, given))
+    if label not in scenario.rules:
+        raise Refused(ON_A_CLOCK)
+    rule = scenario.rules[label]
+    build, space = _constructor(cls, names, {**scenario.given, **rule.given})
+    return _checked_method(scenario, label, partial(_on_clock, build, rule.clock), space)
+
+
+def _on_clock(build: Callable[..., Algorithm], clock: Clock, **numbers: Any) -> Timed:
+    return Timed(build(**numbers), clock)
 
 
 def _constructor(
@@ -164,7 +181,7 @@ def _required(cls: type[Algorithm]) -> set[str]:
 
 
 def _checked_method(
-    scenario: Scenario, label: str, build: Callable[..., Algorithm], space: Space
+    scenario: Scenario, label: str, build: Callable[..., Algorithm | Timed], space: Space
 ) -> Method:
     """The method, after a test that a simulation with its smallest parameters is valid."""
     least = {name: values[0] for name, values in space.items()}
@@ -174,7 +191,9 @@ def _checked_method(
         except (TypeError, ValueError) as error:
             text = str(error)
             reasons = [why for name, why in scenario.chosen.items() if text.startswith(name)]
-            raise Refused(f"{reasons[0]}." if reasons else _short(text, label)) from None
+            raise Refused(
+                f"{reasons[0]}." if reasons else _short(text, algorithm_of(label))
+            ) from None
     if label in OF_NETWORKS and not isinstance(built.problem, fl.problems.Model):
         raise Refused(f"{OF_NETWORKS[label]}.")
     return Method(build, space)
@@ -187,10 +206,13 @@ def _short(text: str, label: str) -> str:
 
 
 def methods(scenario: Scenario) -> tuple[dict[str, Method], dict[str, str]]:
-    """The registered algorithms that the scenario admits, and the reasons against the others."""
+    """The registered algorithms that the scenario admits, and the reasons against the others; on a
+    clock those that it compares, some of them by several rules.
+    """
     admitted = {}
     refused = {}
-    for label in sorted(REGISTRY):
+    compared = {algorithm_of(label) for label in scenario.rules}
+    for label in sorted(REGISTRY.keys() - compared | scenario.rules.keys()):
         try:
             admitted[label] = method(scenario, label)
         except Refused as error:

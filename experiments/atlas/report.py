@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from experiments.atlas import analysis, decisions, pictures
-from experiments.atlas.analysis import COSTS, Result, Row
-from experiments.atlas.decisions import SCARCE, WHO, Page, quoted
-from experiments.atlas.scenario import SCENARIOS, Scenario
+from experiments.atlas.analysis import Result, Row
+from experiments.atlas.decisions import SCARCE, WHO, Page, kind_of, quoted
+from experiments.atlas.scenario import COSTS, COSTS_ON_A_CLOCK, SCENARIOS, Scenario, algorithm_of
+from experiments.report import markdown
 from fljax import statistics
 from fljax.algorithms import REGISTRY
 from fljax.metrics.definitions import METRICS
@@ -38,7 +39,9 @@ until the target; "X needs 2 times as many" compares geometric means over scenar
 equal runs are one entry with all their names. Errors more than {resolved:.0f} dB below a scenario's
 target are rounding of single precision, and count as equal. Where all runs of a scenario are
 evaluated on one test set, numbers are chosen on a validation set. Under a privacy budget the tuning
-itself costs privacy, which is not counted.
+itself costs privacy, which is not counted. On a clock a few methods are compared at equal seconds,
+some of them by several rules for when a round ends; the name then says the rule, and they are tuned
+for the seconds to the target and for the last value.
 """
 
 OLDER = """\
@@ -52,11 +55,11 @@ PROFILES = """\
 
 Left: performance profiles (Dolan and Moré 2002) over all seeds of all scenarios: the share of
 instances in which an algorithm reaches the target, with at most so many times the rounds of the
-best. A scenario that refuses an algorithm counts as one that it does not solve. Right: each
-algorithm's rounds, as a multiple of the least (geometric mean over the scenarios whose target it
-reaches), and its place by the last value (mean over the scenarios that admit it; 0 is the first);
-those that no other beats in both have names. Algorithms that reach fewer than half of the targets
-are left out there.
+best, on a clock the seconds. A scenario that refuses an algorithm counts as one that it does not
+solve. Right: each algorithm's rounds or seconds, as a multiple of the least (geometric mean over
+the scenarios whose target it reaches), and its place by the last value (mean over the scenarios
+that admit it; 0 is the first); those that no other beats in both have names. Algorithms that reach
+fewer than half of the targets are left out there.
 
 The score is the mean of a profile between the factors 1 and {factor:g} on a logarithmic scale.
 *Slack* is the median over scenarios of the decades within which the most delicate number may lie
@@ -67,6 +70,12 @@ the share of scenarios in which the chosen values are not on the edge of all tha
 SLACK = """\
 Slack: the decades within which the most delicate number may lie for a result within 1 dB of the
 best; "edge": a chosen value is on the edge of all that were tried.
+"""
+
+ON_A_CLOCK = """\
+The methods differ in when a round ends. A round lasts as long, and costs as many bits and
+gradients, for all numbers among which a method is tuned. Bits and gradients are all that clients
+are asked for, also of work that is stopped or arrives too late.
 """
 
 UNTUNED = (
@@ -80,7 +89,7 @@ NEWER = (
     "Registered after these results were made, and missing where they would be admitted or refused:"
 )
 
-PICTURE = "Profiles, and rounds against the last value"
+PICTURE = "Profiles, and {cost} against the last value"
 
 MISSING = """\
 ## Not run
@@ -103,10 +112,13 @@ def front(
 ) -> str:
     """The decision page."""
     lines = [TITLE, "", QUESTIONS, *recommendations(ran), "## Scenarios", ""]
-    lines += [*markdown(SCENARIO_HEAD, [scenario_cells(page) for page in ran]), ""]
+    for costs, members in by_costs(ran).items():
+        lines += [*markdown(scenario_head(costs), [scenario_cells(page) for page in members]), ""]
     lines += [profiles()] if drawn else []
     for kind, rows in scores(ran, drawn).items():
-        lines += [*picture_of(kind, drawn[kind]), *markdown(SCORES, rows), ""]
+        costs = pictures.with_costs(ran, kind)[0].scenario.costs
+        lines += picture_of(kind, drawn[kind], costs[0])
+        lines += [*markdown(scores_head(costs), rows), ""]
     lines += [*method(ran), ""]
     missing = [page for name, page in SCENARIOS.items() if results.get(name) is None]
     if missing:
@@ -115,7 +127,7 @@ def front(
 
 
 def recommendations(ran: Sequence[Page]) -> list[str]:
-    """For each kind of network a table: what goes wrong, and the choice for what is scarce."""
+    """A table for each kind of network: what goes wrong, and the choice by scarce quantity."""
     given: dict[str, dict[str, list[str]]] = {}
     for kind, trouble, _, advice, members in decisions.all_advice(ran):
         cells = given.setdefault(kind, {}).setdefault(trouble, [f"{trouble} ({len(members)})"])
@@ -123,12 +135,21 @@ def recommendations(ran: Sequence[Page]) -> list[str]:
     lines = []
     for kind, rows in given.items():
         lines += [f"### {WHO[kind].capitalize()}", ""]
-        head = ["what goes wrong (scenarios)", *(f"scarce: {word}" for word in SCARCE.values())]
+        scarce = decisions.scarce_in(next(p.scenario for p in ran if kind_of(p.scenario) == kind))
+        head = ["what goes wrong (scenarios)", *(f"scarce: {SCARCE[name]}" for name in scarce)]
         lines += [*markdown(head, list(rows.values())), ""]
     return lines
 
 
-SCENARIO_HEAD = ("scenario", "best last value", "not told from it", *(f"fewest {c}" for c in COSTS))
+def scenario_head(costs: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the table of all scenarios in which these are counted."""
+    return "scenario", "best last value", "not told from it", *(f"fewest {c}" for c in costs)
+
+
+def by_costs(ran: Sequence[Page]) -> dict[tuple[str, ...], list[Page]]:
+    """The scenarios by what is counted in them: without a clock, then with one."""
+    members = {c: [p for p in ran if p.scenario.costs == c] for c in (COSTS, COSTS_ON_A_CLOCK)}
+    return {costs: pages_of_costs for costs, pages_of_costs in members.items() if pages_of_costs}
 
 
 def scenario_cells(page: Page) -> list[str]:
@@ -136,10 +157,10 @@ def scenario_cells(page: Page) -> list[str]:
     name = f"[{page.scenario.title}]({page.scenario.name}.md)"
     first = analysis.best(page.rows)
     if not first:
-        return [name, "none has a rank", *[""] * (len(SCENARIO_HEAD) - 2)]
+        return [name, "none has a rank", *[""] * (1 + len(page.scenario.costs))]
     best = f"{quoted(first[0].label)} ({value(page.scenario, first[0])})"
     costs = []
-    for cost in COSTS:
+    for cost in page.scenario.costs:
         labels, least = analysis.least(page.rows, cost)
         if labels:
             costs.append(f"{named(labels)} ({number(least)})")
@@ -170,7 +191,7 @@ def method(ran: Sequence[Page]) -> list[str]:
 
 def newer(page: Page) -> list[str]:
     """Registered algorithms that a result neither has nor refuses."""
-    covered = page.result["methods"].keys() | page.result["refused"].keys()
+    covered = {*map(algorithm_of, page.result["methods"]), *page.result["refused"]}
     return [label for label in REGISTRY if label not in covered]
 
 
@@ -217,18 +238,18 @@ def target(scenario: Scenario) -> str:
 
 
 def cells(scenario: Scenario, row: Row) -> list[str]:
-    """A row of a scenario's table, as :data:`HEAD` names its columns."""
+    """A row of a scenario's table, as :func:`head` names its columns."""
     mean, low, high = (formatted(scenario, end) for end in row.value)
     name = " = ".join((row.label, *row.equals))
     if row.remark:
-        return ["", name, row.remark, *[""] * (len(HEAD) - 3)]
+        return ["", name, row.remark, *[""] * (len(head(scenario.costs)) - 3)]
     rank, first, last = row.rank or (1, 1, 1)
     chosen = ", ".join(f"{k}={v:.3g}" for k, v in row.chosen.items())
     return [
         f"{rank} ({first} to {last})",
         name,
         f"{mean} ({low} to {high})",
-        *("" if math.isnan(row.cost[of]) else number(row.cost[of]) for of in COSTS),
+        *("" if math.isnan(row.cost[of]) else number(row.cost[of]) for of in scenario.costs),
         chosen,
         "" if math.isnan(row.slack) else f"{row.slack:.1f}",
         str(row.tried) + ("" if row.interior else ", edge"),
@@ -236,11 +257,9 @@ def cells(scenario: Scenario, row: Row) -> list[str]:
     ]
 
 
-HEAD = ("rank", "algorithm", "last value", *COSTS, "tuned", "slack", "tried", "diverged")
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+def head(costs: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a scenario's table."""
+    return "rank", "algorithm", "last value", *costs, "tuned", "slack", "tried", "diverged"
 
 
 def about(page: Page) -> list[str]:
@@ -248,21 +267,36 @@ def about(page: Page) -> list[str]:
     scenario = page.scenario
     axes = ", ".join(f"{name}: {at}" for name, at in scenario.axes.items())
     label = METRICS[scenario.metric].label
-    counted = (
-        f"Axes: {axes}. Metric: {label} after {scenario.rounds} rounds. Rounds, bits and sample "
-        f"gradients of all clients are counted until it is {target(scenario)} (medians over "
-        "seeds), with numbers that were tuned for each of them."
+    if scenario.seconds is None:
+        end, counted, tuned = f"{scenario.rounds} rounds", "Rounds", "each of them"
+    else:
+        end, counted, tuned = f"{scenario.seconds:.10g} seconds", "Seconds", "the seconds"
+    text = (
+        f"Axes: {axes}. Metric: {label} after {end}. {counted}, bits and sample gradients of all "
+        f"clients are counted until it is {target(scenario)} (medians over seeds), with numbers "
+        f"that were tuned for {tuned}."
     )
-    lines = [scenario.reason, "", counted, "", SLACK.rstrip()]
+    lines = [scenario.reason, "", text, "", *rules(scenario), SLACK.rstrip()]
     if not analysis.has_costs(page.result):
         tested = f" {TEST_SET}" if scenario.tuning_parts is not None else ""
         lines += ["", UNTUNED + tested]
     return lines
 
 
+def rules(scenario: Scenario) -> list[str]:
+    """The methods of a scenario with a clock, and when their rounds end."""
+    if not scenario.rules:
+        return []
+    methods: dict[str, list[str]] = {}
+    for label, rule in scenario.rules.items():
+        methods.setdefault(rule.words, []).append(label)
+    lines = [f"- {', '.join(labels)}: {words}." for words, labels in methods.items()]
+    return [f"{ON_A_CLOCK.rstrip()}", "", *lines, ""]
+
+
 def scenario_page(page: Page) -> str:
     lines = [f"# {page.scenario.title}", "", *about(page), ""]
-    lines += markdown(HEAD, [cells(page.scenario, row) for row in page.rows])
+    lines += markdown(head(page.scenario.costs), [cells(page.scenario, row) for row in page.rows])
     lines += ["", "## Refused", "", *refusals(page.result["refused"])]
     if later := newer(page):
         lines += ["", f"{NEWER} {', '.join(map(quoted, later))}."]
@@ -282,16 +316,18 @@ def profiles() -> str:
     return PROFILES.format(factor=analysis.FACTOR)
 
 
-def picture_of(kind: str, picture: str) -> list[str]:
-    """The heading and the picture of a kind of network."""
-    return [f"### {WHO[kind].capitalize()}", "", f"![{PICTURE}]({picture})", ""]
+def picture_of(kind: str, picture: str, cost: str) -> list[str]:
+    """The heading and the picture of a kind of network, in which a cost is drawn."""
+    return [f"### {WHO[kind].capitalize()}", "", f"![{PICTURE.format(cost=cost)}]({picture})", ""]
 
 
-SCORES = (
-    *("algorithm", "runs in", "best", "within 2", "within 10", "ever"),
-    *(f"score, {of}" for of in COSTS),
-    *("slack", "inside"),
-)
+def scores_head(costs: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the table of scores."""
+    return (
+        *("algorithm", "runs in", "best", "within 2", "within 10", "ever"),
+        *(f"score, {of}" for of in costs),
+        *("slack", "inside"),
+    )
 
 
 def scores(ran: Sequence[Page], drawn: Mapping[str, str]) -> dict[str, list[list[str]]]:
@@ -299,9 +335,11 @@ def scores(ran: Sequence[Page], drawn: Mapping[str, str]) -> dict[str, list[list
     tables = {}
     for kind in drawn:
         members = pictures.with_costs(ran, kind)
-        shares = {of: statistics.profile(analysis.costs(members, of)) for of in COSTS}
-        score = {of: analysis.scores(shares[of]) for of in COSTS}
-        labels = score["rounds"]["algorithm"].values[np.argsort(-score["rounds"].values)]
+        costs = members[0].scenario.costs
+        first = costs[0]
+        shares = {of: statistics.profile(analysis.costs(members, of)) for of in costs}
+        score = {of: analysis.scores(shares[of]) for of in costs}
+        labels = score[first]["algorithm"].values[np.argsort(-score[first].values)]
         tables[kind] = []
         for label in map(str, labels):
             runs = [row for page in members for row in page.rows if row.label == label]
@@ -310,9 +348,9 @@ def scores(ran: Sequence[Page], drawn: Mapping[str, str]) -> dict[str, list[list
                 [
                     label,
                     f"{len(runs)} of {len(members)}",
-                    *(f"{analysis.within(shares['rounds'], label, f):.2f}" for f in (1, 2, 10)),
-                    f"{float(shares['rounds'].sel(algorithm=label)[-1]):.2f}",
-                    *(f"{float(score[of].sel(algorithm=label)):.2f}" for of in COSTS),
+                    *(f"{analysis.within(shares[first], label, f):.2f}" for f in (1, 2, 10)),
+                    f"{float(shares[first].sel(algorithm=label)[-1]):.2f}",
+                    *(f"{float(score[of].sel(algorithm=label)):.2f}" for of in costs),
                     f"{np.median(slack):.1f}" if slack else "",
                     f"{np.mean([row.interior for row in runs]):.2f}",
                 ]

@@ -16,7 +16,7 @@ import xarray as xr
 
 import fljax as fl
 from experiments.atlas.methods import Method, methods
-from experiments.atlas.scenario import Scenario
+from experiments.atlas.scenario import Scenario, Timed
 from experiments.commands import resume_folder
 from experiments.errors import UsageError
 from experiments.records import commit
@@ -175,7 +175,7 @@ def _computed(
             missing.append(label)
         else:
             numbers[label] = part
-    for labels in pieces(missing, TOGETHER):
+    for labels in together(scenario, missing):
         results = evaluated(scenario, {label: admitted[label] for label in labels}, effort)
         for label in labels:
             part = sealed({"of": about | {"method": label}, "kept": results[label]})
@@ -203,8 +203,9 @@ def _part(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
 def evaluated(
     scenario: Scenario, admitted: Mapping[str, Method], effort: Effort
 ) -> dict[str, dict[str, Any]]:
-    """Tune some methods for each question and run them on new seeds: as :func:`fljax.compare`, with
-    one program for both. Each method is charged an equal share of the processor's time.
+    """Tune some methods, whose runs are equally long, for each question and run them on new seeds:
+    as :func:`fljax.compare`, with one program for both. Each method is charged an equal share of
+    the processor's time.
 
     Numbers that are best for the last value need many times the least rounds until a target, so
     costs are those of methods tuned for them.
@@ -216,7 +217,7 @@ def evaluated(
             warnings.simplefilter("ignore", fl.MetricWarning)  # that no run reaches the target
             tuned = {}
             results = {}
-            for goal, labels in _questions(admitted).items():
+            for goal, labels in _questions(scenario, admitted).items():
                 tuned[goal] = _tuned(
                     scenario, {label: admitted[label] for label in labels}, effort, goal
                 )
@@ -236,14 +237,15 @@ def evaluated(
     return {label: numbers | {"seconds": seconds} for label, numbers in stored.items()}
 
 
-def _questions(admitted: Mapping[str, Method]) -> dict[str, list[str]]:
+def _questions(scenario: Scenario, admitted: Mapping[str, Method]) -> dict[str, list[str]]:
     """The goals of :func:`fljax.tune`, with the methods that are tuned for each.
 
     A round costs the same bits and gradients for all candidates, so that the fewest rounds are the
-    fewest of these as well; unless the share of rounds in which clients communicate is tuned.
+    fewest of these as well; unless the share of rounds in which clients communicate is tuned. On a
+    clock it lasts as long for all candidates, too.
     """
     communicating = [label for label, method in admitted.items() if "probability" in method.space]
-    questions = {"final": [*admitted], "rounds": [*admitted], "bits": communicating}
+    questions = {"final": [*admitted], scenario.costs[0]: [*admitted], "bits": communicating}
     return {goal: labels for goal, labels in questions.items() if labels}
 
 
@@ -252,6 +254,7 @@ def _tuned(
 ) -> fl.Tuned:
     # The same function for both, where it may be, has the same compiled program.
     is_validated = scenario.tuning_parts is not None
+    rounds, record_every = scenario.length(next(iter(admitted)))
     return fl.tune(
         scenario.build_for_tuning if is_validated else scenario.build,
         {label: tuple(numbers) for label, numbers in admitted.items()},
@@ -262,8 +265,8 @@ def _tuned(
         points=effort.points,
         extensions=effort.extensions,
         refinements=effort.refinements,
-        rounds=scenario.rounds,
-        record_every=scenario.record_every,
+        rounds=rounds,
+        record_every=record_every,
     )
 
 
@@ -281,8 +284,9 @@ def _run(scenario: Scenario, tuned: fl.Tuned, effort: Effort) -> dict[str, xr.Da
         for label in tuned.methods
     }
     grid = {name: tuned.methods[label] for label, names in copies.items() for name in names}
-    together = effort.seeds if costly else effort.tuning_seeds
-    parts = [_sweep(scenario, grid, seeds) for seeds in pieces(range(effort.seeds), together)]
+    count = effort.seeds if costly else effort.tuning_seeds
+    length = scenario.length(next(iter(copies)))
+    parts = [_sweep(scenario, grid, length, seeds) for seeds in pieces(range(effort.seeds), count)]
     runs = xr.concat(parts, "seed", combine_attrs="override")
     return {
         label: runs.sel(algorithm=[names[0]]).assign_coords(algorithm=[label])
@@ -291,15 +295,21 @@ def _run(scenario: Scenario, tuned: fl.Tuned, effort: Effort) -> dict[str, xr.Da
 
 
 def _sweep(
-    scenario: Scenario, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]
+    scenario: Scenario,
+    algorithms: Mapping[str, Algorithm | Timed],
+    length: tuple[int, int],
+    seeds: Sequence[int],
 ) -> xr.Dataset:
-    """The runs of some algorithms on seeds of an evaluation."""
+    """The runs of some algorithms on seeds of an evaluation, with so many rounds and between
+    records.
+    """
+    rounds, record_every = length
     return fl.sweep(
         scenario.build,
         grid={"algorithm": algorithms},
         seeds=seeds,
-        rounds=scenario.rounds,
-        record_every=scenario.record_every,
+        rounds=rounds,
+        record_every=record_every,
         progress=False,
     )
 
@@ -311,10 +321,10 @@ def _stored(
     results: Mapping[str, Mapping[str, xr.Dataset]],
 ) -> dict[str, Any]:
     """The numbers that are stored for a method."""
-    last = statistics.at_round(results["final"][label])
+    last = _last(scenario, results["final"][label])
     costs = {}
-    for cost in COUNTED:
-        goal = cost if label in results.get(cost, {}) else "rounds"
+    for cost in scenario.costs:
+        goal = cost if label in results.get(cost, {}) else scenario.costs[0]
         costs[cost] = _cost(scenario, label, cost, tuned[goal], results[goal][label])
     return {
         "final": plain(last[scenario.metric].values[0]),
@@ -328,6 +338,13 @@ def _stored(
     }
 
 
+def _last(scenario: Scenario, runs: xr.Dataset) -> xr.Dataset:
+    """The last records; on a clock those when its seconds have passed."""
+    if scenario.seconds is None:
+        return statistics.at_round(runs)
+    return statistics.at_seconds(runs, scenario.seconds)
+
+
 def _choice(tuned: fl.Tuned, label: str) -> dict[str, Any]:
     """The chosen values of a method, and whether each is inside the values tried."""
     chosen = {name: sized(value) for name, value in tuned.chosen[label].items()}
@@ -337,7 +354,7 @@ def _choice(tuned: fl.Tuned, label: str) -> dict[str, Any]:
 def _cost(
     scenario: Scenario, label: str, cost: str, tuned: fl.Tuned, runs: xr.Dataset
 ) -> dict[str, Any]:
-    """Rounds, bits or gradients until the target with the numbers that were chosen for them."""
+    """A cost until the target with the numbers that were chosen for it."""
     if cost == "gradients":
         counted = evaluated_until(scenario.build, tuned.methods[label], runs["round"].values)
         gradients = counted["gradients"]
@@ -351,7 +368,8 @@ def _cost(
 def last_values(
     scenario: Scenario, methods: Mapping[str, Method], result: Mapping[str, Any], seeds: int
 ) -> dict[str, np.ndarray]:
-    """The metric's last values of some stored methods for the first seeds, by the code of today.
+    """The metric's last values of some stored methods, whose runs are equally long, for the first
+    seeds, by the code of today.
 
     The stored numbers have few digits, which changes the values by as little.
     """
@@ -360,9 +378,17 @@ def last_values(
         for label, method in methods.items()
     }
     with unwarned():
-        runs = _sweep(scenario, algorithms, range(seeds))
-    values = statistics.at_round(runs)[scenario.metric].values
+        runs = _sweep(scenario, algorithms, scenario.length(next(iter(methods))), range(seeds))
+    values = _last(scenario, runs)[scenario.metric].values
     return dict(zip(algorithms, values, strict=True))
+
+
+def together(scenario: Scenario, labels: Sequence[str]) -> list[Sequence[str]]:
+    """The methods that are computed at a time: a few, whose runs are equally long."""
+    groups: dict[tuple[int, int], list[str]] = {}
+    for label in labels:
+        groups.setdefault(scenario.length(label), []).append(label)
+    return [piece for group in groups.values() for piece in pieces(group, TOGETHER)]
 
 
 def pieces(items: Sequence, size: int) -> list[Sequence]:

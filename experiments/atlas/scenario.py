@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 import fljax as fl
+from fljax.clock import Clock
 from fljax.graphs import Graph
 from fljax.graphs.federation import Federation
 
@@ -18,6 +19,45 @@ TALKS = {"server": None, "servers": Federation, "peers": Graph}
 
 #: Local gradient steps in a round, of the algorithms that take several.
 LOCAL_STEPS = 5
+
+#: What is counted until the target is reached.
+COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
+#: On a clock. Rounds of a clock that waits for clients and rounds that are single arrivals are not
+#: the same, and are not compared.
+COSTS_ON_A_CLOCK: tuple[str, ...] = ("seconds", "bits", "gradients")
+
+
+class Timed(NamedTuple):
+    """An algorithm and the clock on which it runs."""
+
+    algorithm: Any
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a round ends, for one of the methods of a scenario with a clock.
+
+    Attributes:
+      words: the rule in a sentence's part, for the scenario's page.
+      clock: the clock, with the scenario's devices.
+      rounds: how many take at least the scenario's seconds.
+      record_every: rounds between records.
+      given: further arguments of the algorithm.
+    """
+
+    words: str
+    clock: Clock
+    rounds: int
+    record_every: int = 1
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def algorithm_of(label: str) -> str:
+    """The algorithm of a method's label: on a clock this may have the rule in parentheses, as in
+    "FedAvg (tiers)".
+    """
+    return label.partition(" (")[0]
 
 
 @dataclass(frozen=True)
@@ -43,6 +83,9 @@ class Scenario:
       personal: whether each client may end with a model of its own.
       directed: whether links go in one direction, which not all algorithms can use.
       record_every: rounds between records.
+      rules: on a clock, its methods by label (:func:`algorithm_of`), each with its rule; others are
+        not compared. Each has rounds of its own, in place of ``rounds`` and ``record_every``.
+      seconds: on a clock, when last values are read.
     """
 
     name: str
@@ -61,6 +104,8 @@ class Scenario:
     directed: bool = False
     record_every: int = 2
     tuning_parts: Callable[[jax.Array], dict[str, Any]] | None = None
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.name in SCENARIOS:
@@ -73,11 +118,23 @@ class Scenario:
             raise ValueError(
                 f"{self.name}: record_every={self.record_every} must divide rounds={self.rounds}."
             )
+        if bool(self.rules) != (self.seconds is not None):
+            raise ValueError(f"{self.name}: rules= and seconds= are both of a clock; give both.")
         SCENARIOS[self.name] = self
 
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """What is counted until the target is reached; its first is what methods are tuned for."""
+        return COSTS_ON_A_CLOCK if self.rules else COSTS
+
+    def length(self, label: str) -> tuple[int, int]:
+        """The rounds of a method's runs, and those between records."""
+        of_label = self.rules.get(label, self)
+        return of_label.rounds, of_label.record_every
+
     def build(self, key: jax.Array, algorithm: Any) -> fl.Simulation:
-        """The simulation of one run; an algorithm that compresses by its own rule is given the
-        compressor instead of the link.
+        """The simulation of one run, of an algorithm or, on a clock, a :class:`Timed` one; an
+        algorithm that compresses by its own rule is given the compressor instead of the link.
         """
         return self._simulation(self.parts(key), algorithm)
 
@@ -86,6 +143,8 @@ class Scenario:
         return self._simulation((self.tuning_parts or self.parts)(key), algorithm)
 
     def _simulation(self, parts: dict[str, Any], algorithm: Any) -> fl.Simulation:
+        if isinstance(algorithm, Timed):
+            algorithm, parts["clock"] = algorithm
         if hasattr(algorithm, "compression"):
             parts.pop("compression", None)
         return fl.Simulation(algorithm=algorithm, metrics=[self.metric], **parts)

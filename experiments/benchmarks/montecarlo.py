@@ -1,6 +1,6 @@
 """Monte-Carlo studies in fljax and in NumPy, side by side in one run.
 
-    python -m experiments.benchmarks.montecarlo [STUDY ...] [--seeds 100] [--out FILE]
+    python -m experiments.benchmarks.montecarlo [STUDY ...] [--seeds 100] [--out FILE.json]
 
 Three studies: ``admm``, private networked ADMM (zCDP-NFL on ridge, 50 clients, 50 samples, 8
 parameters); ``descent``, federated gradient descent on least squares (100 clients, 50 samples, 32
@@ -12,6 +12,8 @@ better number of BLAS threads, is the rival that counts.
 """
 
 import argparse
+import datetime
+import json
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -106,8 +108,8 @@ def timed(function, repeats: int = 3):
     return best, result
 
 
-def compare(study: Study, seeds: int) -> list[str]:
-    """Run one study on both sides; its table as lines."""
+def compare(study: Study, seeds: int) -> dict[str, Any]:
+    """Run one study on both sides; seconds and errors of each side."""
     sweep = partial(
         fl.sweep, study.scenario, rounds=study.rounds, seeds=seeds, record_every=study.rounds
     )
@@ -132,20 +134,40 @@ def compare(study: Study, seeds: int) -> list[str]:
         scaled = f", {rival.seeds} seeds scaled" if rival.seeds < seeds else ""
         label = f"NumPy, {rival.label}, {threads}{scaled}"
         rows.append((label, best * seeds / rival.seeds, np.mean(errors), rival.dtype))
-    run = f"{study.rounds} rounds, {seeds} seeds"
+    return {
+        "title": study.title,
+        "rounds": study.rounds,
+        "seeds": seeds,
+        "compile_seconds": compile_seconds,
+        "rows": [
+            {"side": label, "dtype": dtype, "seconds": seconds, "error": float(error)}
+            for label, seconds, error, dtype in rows
+        ],
+        "work": study.work,
+    }
+
+
+def table(study: dict[str, Any]) -> list[str]:
+    """What :func:`compare` measured, as lines."""
+    seeds = study["seeds"]
+    runs = seeds * study["rounds"]
+    ours, alone, *rivals = (row["seconds"] for row in study["rows"])
+    run = f"{study['rounds']} rounds, {seeds} seeds"
     lines = [
-        f"\n{study.title}: {run}; compiled in {compile_seconds:.1f} s",
+        f"\n{study['title']}: {run}; compiled in {study['compile_seconds']:.1f} s",
         f"{'':76s} {'type':>8s} {'seconds':>8s} {'us/round':>9s} {'fljax is':>9s} {'error':>9s}",
     ]
-    for label, seconds, error, dtype in rows:
+    for row in study["rows"]:
+        seconds = row["seconds"]
         lines.append(
-            f"{label:76s} {dtype:>8s} {seconds:8.3f} {seconds / seeds / study.rounds * 1e6:9.2f} "
-            f"{seconds / ours:8.1f}x {error:9.2e}"
+            f"{row['side']:76s} {row['dtype']:>8s} {seconds:8.3f} {seconds / runs * 1e6:9.2f} "
+            f"{seconds / ours:8.1f}x {row['error']:9.2e}"
         )
-    rival = min(seconds for label, seconds, *_ in rows if label.startswith("NumPy"))
-    flops, moved = study.work
+    flops, moved = study["work"]
     rate = seeds / ours
-    lines.append(f"best NumPy / fljax: {rival / ours:.1f}x;  both cores: {alone / ours:.2f}x one")
+    lines.append(
+        f"best NumPy / fljax: {min(rivals) / ours:.1f}x;  both cores: {alone / ours:.2f}x one"
+    )
     lines.append(
         f"counted per seed: {flops / 1e6:.0f} Mflop, {moved / 1e6:.0f} MB touched "
         f"-> {flops * rate / 1e9:.1f} GFLOP/s and {moved * rate / 1e9:.1f} GB/s achieved"
@@ -262,18 +284,23 @@ def main() -> None:
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--loop-seeds", type=int, default=2, help="of NumPy client by client")
-    parser.add_argument("--out", help="also write the tables to this file")
+    parser.add_argument("--out", help="also write the numbers to this file, in JSON")
     arguments = parser.parse_args()
     unknown = set(arguments.studies) - set(STUDIES)
     if unknown:
         parser.error(f"unknown study {', '.join(unknown)}; known: {', '.join(STUDIES)}")
-    lines = header().splitlines()
+    report: dict[str, Any] = {
+        "machine": header(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "studies": [],
+    }
+    print(report["machine"])
     for name in arguments.studies or STUDIES:
-        lines += compare(STUDIES[name](arguments.seeds, arguments.loop_seeds), arguments.seeds)
-    text = "\n".join(lines)
-    print(text)
-    if arguments.out:
-        replace_file(Path(arguments.out), text + "\n")
+        measured = compare(STUDIES[name](arguments.seeds, arguments.loop_seeds), arguments.seeds)
+        report["studies"].append(measured)
+        print("\n".join(table(measured)), flush=True)
+        if arguments.out:
+            replace_file(Path(arguments.out), json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The same studies on a machine's CPU and on its accelerator.
 
     python -m experiments.benchmarks.platforms [STUDY ...] [--platforms cpu cuda] [--minutes 4]
+        [--out FILE.json]
 
 Each platform has its own process, in which JAX uses that platform alone. A study is timed from its
 seeds to its errors, without compiling: the best of two. The largest relative difference of single
@@ -11,6 +12,7 @@ has not finished are listed.
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 import subprocess
@@ -19,6 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +32,7 @@ from experiments.benchmarks import montecarlo, online, personalized
 from experiments.benchmarks.machine import header
 from experiments.benchmarks.peers import fljax_side
 from experiments.benchmarks.peers.workloads import NETWORKS, SOFTMAX, Network
+from fljax._core.storage import replace_file
 
 
 class Study(NamedTuple):
@@ -188,36 +192,62 @@ def on(platform: str, names: list[str], minutes: float) -> tuple[str, dict[str, 
     return head, measured
 
 
-def table(names: list[str], measured: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
-    """A line for each study and platform."""
+def compared(
+    names: list[str], measured: dict[str, dict[str, dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Seconds and errors of each study on each platform; errors relative to the first's."""
     first, *_ = measured
-    heads = f"{'study':78s} {'platform':>8s} {'block':>6s} {'compile s':>9s} {'run s':>8s}"
-    lines = [f"{heads} {'us/round':>9s} {'faster':>8s} {'error':>10s} {'off by':>8s}"]
     available = studies()
+    rows = []
     for name in names:
         study = available[name]
-        title = f"{study.title}, {study.seeds:,} seeds"
         for platform, results in measured.items():
-            if (result := results.get(name)) is None:
-                lines.append(f"{title:78s} {platform:>8s} not done in time")
-                continue
+            row: dict[str, Any] = {
+                "study": study.title,
+                "seeds": study.seeds,
+                "rounds": study.rounds,
+                "platform": platform,
+            }
+            rows.append(row)
+            result = results.get(name, {"failed": "not done in time"})
             if "failed" in result:
-                lines.append(f"{title:78s} {platform:>8s} {result['failed']}")
+                row["failed"] = result["failed"]
                 continue
             errors = np.asarray(result["errors"])
+            row |= {
+                "block": result["block"],
+                "compile_seconds": result["compiled"],
+                "seconds": result["seconds"],
+                "error": float(errors.mean()),
+            }
             reference = measured[first].get(name, {})
-            cells = f"{'':>8s} {errors.mean():10.3e} {'':>8s}"
             if platform != first and "seconds" in reference:
                 theirs = np.asarray(reference["errors"])
-                off = np.max(np.abs(errors - theirs) / np.abs(theirs))
-                ratio = f"{reference['seconds'] / result['seconds']:.1f}x"
-                cells = f"{ratio:>8s} {errors.mean():10.3e} {off:8.1e}"
-            cost = result["seconds"] / study.seeds / study.rounds * 1e6
-            lines.append(
-                f"{title:78s} {platform:>8s} {result['block']:>6s} {result['compiled']:9.1f} "
-                f"{result['seconds']:8.3f} {cost:9.2f} {cells}"
-            )
+                row["off_by"] = float(np.max(np.abs(errors - theirs) / np.abs(theirs)))
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each study and platform."""
+    heads = f"{'study':78s} {'platform':>8s} {'block':>6s} {'compile s':>9s} {'run s':>8s}"
+    lines = [f"{heads} {'us/round':>9s} {'faster':>8s} {'error':>10s} {'off by':>8s}"]
+    reference: dict[str, Any] = {}
+    for row in rows:
+        title = f"{row['study']}, {row['seeds']:,} seeds"
+        if row["platform"] == rows[0]["platform"]:
+            reference = row
+        else:
             title = ""
+        if "failed" in row:
+            lines.append(f"{title:78s} {row['platform']:>8s} {row['failed']}")
+            continue
+        ratio = f"{reference['seconds'] / row['seconds']:.1f}x" if "off_by" in row else ""
+        off_by = f"{row['off_by']:.1e}" if "off_by" in row else ""
+        cost = row["seconds"] / row["seeds"] / row["rounds"] * 1e6
+        lines.append(
+            f"{title:78s} {row['platform']:>8s} {row['block']:>6s} {row['compile_seconds']:9.1f} "
+            f"{row['seconds']:8.3f} {cost:9.2f} {ratio:>8s} {row['error']:10.3e} {off_by:>8s}"
+        )
     return lines
 
 
@@ -226,6 +256,7 @@ def main() -> None:
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(studies())}")
     parser.add_argument("--platforms", nargs="+", default=["cpu", "cuda"], help="the first is 1x")
     parser.add_argument("--minutes", type=float, default=4.0, help="of each platform")
+    parser.add_argument("--out", type=Path, help="also write the numbers to this file, in JSON")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.studies) - set(studies()):
@@ -235,10 +266,16 @@ def main() -> None:
         child(names)
         return
     measured = {}
+    machines = {}
     for platform in options.platforms:
-        head, measured[platform] = on(platform, names, options.minutes)
-        print(f"{head}\n", flush=True)
-    print("\n".join(table(names, measured)))
+        machines[platform], measured[platform] = on(platform, names, options.minutes)
+        print(f"{machines[platform]}\n", flush=True)
+    rows = compared(names, measured)
+    print("\n".join(table(rows)))
+    if options.out:
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        report = {"machines": machines, "date": date, "rows": rows}
+        replace_file(options.out, json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

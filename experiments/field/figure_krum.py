@@ -18,7 +18,7 @@ from experiments import picture
 from experiments.conventions import CLOSE, LITTLE, SIGNIFICANTLY
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.measures import joined, of_few
-from experiments.pixels import halved
+from experiments.pixels import network_of_halved
 from fljax import plotting
 from fljax.algorithms import FedAvg
 from fljax.data import partition
@@ -26,7 +26,7 @@ from fljax.data.images import Images
 from fljax.link.aggregation import Krum
 from fljax.link.attacks import InnerProductManipulation, LargeNoise, first
 from fljax.models import Architecture
-from fljax.problems import Model, Softmax
+from fljax.problems import Model
 from fljax.problems.batches import Uniform
 
 # --------------------------------------------------------------------------- settings
@@ -99,15 +99,7 @@ TINY = Size(fl.data.mnist_sample, network([4]), 20, 2, 5)
 def dealt(size: Size) -> Model:
     dataset = size.images()
     rows = np.stack(partition.iid(len(dataset.train_labels), WORKERS.value, 0))
-
-    def problem(images: np.ndarray, labels: np.ndarray, **rest: Any) -> Model:
-        labels = labels.astype(np.float32)
-        return Model(halved(images), labels, Softmax(10), architecture=size.network, **rest)
-
-    tests = dataset.test_images[None, :: size.test], dataset.test_labels[None, :: size.test]
-    images = dataset.train_images[rows]
-    labels = dataset.train_labels[rows]
-    return problem(images, labels, test=problem(*tests))
+    return network_of_halved(dataset, rows, size.network, size.test)
 
 
 @functools.cache

@@ -12,7 +12,17 @@ from matplotlib.axes import Axes
 
 import fljax as fl
 from experiments.figure import Effort, Estimate, Measure, Studies
-from experiments.measures import each_mean, estimate, last, last_rounds, of_few, of_median, samples
+from experiments.measures import (
+    each_mean,
+    estimate,
+    gap,
+    last,
+    last_part,
+    last_rounds,
+    of_few,
+    of_median,
+    samples,
+)
 from experiments.picture import THIN
 from fljax import statistics
 from fljax.problems import LeastSquares, Problem
@@ -108,6 +118,34 @@ def first_below(curves: np.ndarray, level: float, rounds: np.ndarray) -> np.ndar
         share = np.clip((before - level) / (before - after), 0, 1)
     number = rounds[at - 1] + share * (rounds[at] - rounds[at - 1])
     return np.where(at_target.any(axis=1), number, np.nan)
+
+
+def late_gap(study: str, over: str, under: str, parts: int) -> Measure:
+    """How far one error is above another over the last of ``parts`` equal parts of the runs, dB."""
+
+    def measure(studies: Studies) -> dict[str, Estimate]:
+        late = last_part(parts)(studies[study])
+        two = (samples(late, name, METRIC) for name in (over, under))
+        return {f"{over} above {under}": gap(*two)}
+
+    return measure
+
+
+def in_the_median(ratio: Float[np.ndarray, " seeds"]) -> Estimate:
+    """The median of a ratio over seeds; NaN where no run has it."""
+    if np.isnan(ratio).all():
+        return Estimate(np.nan, np.nan, np.nan, "times")
+    return of_median(lambda medians: medians[:, 0], ratio[:, None], unit="times")
+
+
+def bound(scenario: Callable[..., fl.Simulation], name: str) -> Callable[[Array], fl.Simulation]:
+    """A scenario of one name, which is a program of its own; stores know it by this name."""
+
+    def build(key: Array) -> fl.Simulation:
+        return scenario(key, name)
+
+    build.__qualname__ = f"{scenario.__name__}({name})"
+    return build
 
 
 # --------------------------------------------------------------------------- tuned methods

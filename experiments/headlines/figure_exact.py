@@ -15,6 +15,7 @@ from experiments.headlines.common import (
     LINEAR,
     METRIC,
     SLOWER,
+    bound,
     final,
     straightness,
     unlike,
@@ -189,12 +190,8 @@ def study(effort: Effort) -> Studies:
     stochastic |= {name: parts[0] for name, parts in REDUCED.items()}
 
     def on(graph: str) -> xr.Dataset:
-        def build(key: Array) -> fl.Simulation:
-            return near_the_limit(key, graph)
-
-        build.__qualname__ = f"near_the_limit({graph})"
         settings = {"rounds": near, "seeds": seeds, "record_every": 10}
-        return effort.sweep(f"near-{graph}", build, **settings)
+        return effort.sweep(f"near-{graph}", bound(near_the_limit, graph), **settings)
 
     networks = joined(*map(on, GRAPHS)).assign_coords(algorithm=list(GRAPHS))
     return {

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
@@ -15,10 +16,11 @@ import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
 from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked, unlike
-from experiments.measures import estimate, last, of_few, samples
+from experiments.measures import estimate, joined, last, of_few, samples
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
 from fljax import plotting
+from fljax.algorithms.personalized.ifca import random_start
 from fljax.metrics.definitions import Metric, Snapshot
 from fljax.models import Architecture
 from fljax.problems.clustering import adjusted_rand
@@ -69,6 +71,11 @@ CONTRASTS = Setting(
 CLUSTERS = Setting("clusters of (d)", 3, "ten clients each, of least squares")
 SPREAD = Setting("spread of the clusters' models", 1.0, "as far from the common one as that from 0")
 FOUND = Setting("rounds of (d)", 60, "clusters no longer change")
+STARTS = Setting(
+    "starts of IFCA",
+    10,
+    "at random; judged is the one of least training loss at the end, as a user can tell",
+)
 
 PIXELS = 14 * 14
 HEAD = "layer_1"
@@ -282,10 +289,14 @@ def _agreement(now: Snapshot) -> Array:
     return adjusted_rand(now.state.choice, jnp.arange(now.problem.clients) % CLUSTERS.value)
 
 
+#: The runs that are stored, of which the last is judged.
+IFCA_RUNS = ("IFCA, one start", "IFCA, best of its starts")
+
 AGREEMENT = Metric("agreement", _agreement, "adjusted Rand index", bounds=(-0.5, 1.0))
 
 
-def clustered(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
+def clustered(key: Array, start: Array) -> fl.Simulation:
+    """IFCA on clients of clusters, from the random models of this number."""
     clusters = CLUSTERS.value
     members = 10
     distant = unlike(key, clusters, 20 * members, 5, SPREAD.value)
@@ -295,7 +306,24 @@ def clustered(key: Array, algorithm: A.Algorithm) -> fl.Simulation:
         return parts.swapaxes(0, 1).reshape(clusters * members, *parts.shape[2:])
 
     problem = fl.problems.Problem(rows(distant.features), rows(distant.targets), distant.loss)
-    return fl.Simulation(problem, algorithm, metrics=[AGREEMENT])
+    models = random_start(jax.random.fold_in(key, start), clusters, problem.dim)
+    algorithm = A.IFCA(0.1, clusters=clusters, start=models, **STEPS)
+    return fl.Simulation(problem, algorithm, metrics=[AGREEMENT, "train_error"])
+
+
+def restarted(effort: Effort, seeds: int) -> xr.Dataset:
+    """The runs of IFCA from its first start, and for each seed the one of least training loss."""
+    starts = effort.sweep(
+        "clusters",
+        clustered,
+        rounds=FOUND.value,
+        seeds=seeds,
+        grid={"start": range(2 if effort.quick else STARTS.value)},
+    )
+    best = last(starts)["train_error"].mean("client").argmin("start").drop_vars("round")
+    runs = [starts.isel(start=0), starts.isel(start=best)]
+    of_each = [run.drop_vars("start", errors="ignore") for run in runs]
+    return joined(*of_each).assign_coords(algorithm=[*IFCA_RUNS])
 
 
 # --------------------------------------------------------------------------- study
@@ -322,18 +350,11 @@ def study(effort: Effort) -> Studies:
         built = functools.partial(scenario, size=size)
         return compared(effort, name, built, methods, also=also, **settings)
 
-    results = effort.sweep(
-        "clusters",
-        clustered,
-        rounds=FOUND.value,
-        seeds=seeds,
-        grid={"algorithm": {"IFCA": A.IFCA(0.1, clusters=CLUSTERS.value, **STEPS)}},
-    )
     return {
         "digits": run("digits", digits, SEARCHED, fl.models.mlp(10, (width,)), (SENT,)),
         "linear": run("linear", softmax, LINEAR, fl.models.mlp(10, (width,))),
         "contrasts": run("contrasts", contrasted, NORMALIZED, normalized(width)),
-        "clusters": results,
+        "clusters": restarted(effort, seeds),
     }
 
 
@@ -367,8 +388,16 @@ fewer = functools.partial(fewer_errors, metric=ERROR, rounds=END.value)
 
 
 def found_clusters(studies: Studies) -> dict[str, Estimate]:
-    agreement = samples(last(studies["clusters"]), "IFCA", AGREEMENT.name)
-    return {"IFCA": estimate(lambda a: a, agreement, unit="")}
+    agreement = samples(last(studies["clusters"]), IFCA_RUNS[1], AGREEMENT.name)
+    return {IFCA_RUNS[1]: estimate(lambda a: a, agreement, unit="")}
+
+
+def from_one_start(studies: Studies) -> str:
+    agreement = samples(last(studies["clusters"]), IFCA_RUNS[0], AGREEMENT.name)
+    return (
+        f"From one start the mean index is {np.mean(agreement):.2f}: where one model is nearest to "
+        "clients of two clusters, it does not always part them again."
+    )
 
 
 def communication_saved(studies: Studies) -> dict[str, Estimate]:
@@ -512,12 +541,13 @@ FIGURE = Figure(
             (0.99, INFINITE),
             "an adjusted Rand index of 0.99 or more in the mean over seeds",
             condition="least squares of three clusters of ten clients",
-            note="A start where one model is nearest to clients of two clusters does not always "
-            "part them again; the paper restarts.",
+            note=from_one_start,
+            changed="Judged is the best of ten starts by training loss, as in the paper; one start "
+            "was before.",
         ),
     ],
     settings=[
         *(CLIENTS, SAMPLES, CONCENTRATION, WIDTH, LOCAL, ROUNDS, END, TRIED, PULLS, ENVELOPE),
-        *(REACHES, RELATING, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND),
+        *(REACHES, RELATING, SEEDS, CONTRASTS, CLUSTERS, SPREAD, FOUND, STARTS),
     ],
 )

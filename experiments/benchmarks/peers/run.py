@@ -8,6 +8,7 @@ along with the numbers. A peer that fails loses only its row.
 """
 
 import argparse
+import datetime
 import json
 import os
 import shutil
@@ -211,6 +212,7 @@ def main() -> None:
     pythons = {"3.11": options.python311, "3.13": options.python313}
     report = {
         "machine": header(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "load": os.getloadavg(),
         "seeds": options.seeds,
         "results": [],
