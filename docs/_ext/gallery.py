@@ -14,9 +14,10 @@ from experiments.commands import in_order
 from experiments.records import Broken, first_edition, read_record
 from fljax.algorithms import REGISTRY
 
-#: Where results are, and how wide a thumbnail is.
+#: Where results are, and how wide a thumbnail is, of how many colors.
 FIGURES = Path(__file__).parents[2] / "figures"
 WIDTH = 240
+COLORS = 64
 
 #: What the figures' names begin with.
 DOCUMENTS = {
@@ -36,7 +37,8 @@ Gallery
 {count} figures: reproductions of the literature's and some of our own. The claims of each source
 are judged on simulation results with 95 % intervals. The last two columns count the source's claims
 that hold, and those that hold among the claims tested under a condition that the source does not
-state. Claims that do not hold are reported as such, with the reason where we know it. See
+state. The programs are in the repository, in ``experiments``, and not in the installed package.
+Claims that do not hold are reported as such, with the reason where we know it. See
 :doc:`what each algorithm promises <headlines>`, :doc:`how claims are judged <judging>` and
 :doc:`what changed since the first edition <changes>`.
 
@@ -83,13 +85,12 @@ def write(app: Sphinx) -> None:
         small = folder / "thumbnails" / f"{name}.png"
         for make, source, path in (
             (shutil.copyfile, FIGURES / f"{name}.png", folder / f"{name}.png"),
-            (shutil.copyfile, FIGURES / f"{name}.pdf", folder / f"{name}.pdf"),
             (thumbnail, FIGURES / f"{name}.png", small),
         ):
             if stale(path, source):
                 make(source, path)
         algorithms = sorted(used[name])
-        text = report.page(record).replace(f"({name}.pdf)", f"(path:{name}.pdf)")
+        text = report.page(record)
         links = ", ".join(f"{{doc}}`{LABELS[a]} </algorithms/{a}>`" for a in algorithms)
         picture = f"![{record['title']}]({name}.png)\n"
         put(
@@ -132,7 +133,7 @@ def thumbnail(path: Path, to: Path) -> None:
     with Image.open(path) as picture:
         small = picture.convert("RGB")
         small.thumbnail((WIDTH, 2 * WIDTH))
-        small.save(to, optimize=True)
+        small.quantize(COLORS, dither=Image.Dither.NONE).save(to, optimize=True)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

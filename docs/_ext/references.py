@@ -23,6 +23,12 @@ BACK = re.compile(
     r'<a class="viewcode-back" href="(?:\.\./)*(?P<page>[^"#]+)\.html)#[^"]*"'
 )
 
+#: Marks that change nothing: names, operators and punctuation of highlighted source have the color
+#: of text; a docstring of several lines needs one mark, and literals none for each word.
+PLAIN = re.compile(r'<span class="[nop]">([^<]*)</span>')
+LINE = re.compile(r'</span>\n<span class="sd">')
+WORD = re.compile(r'<span class="pre">([^<]*)</span>')
+
 
 def lookup(path: str) -> tuple[Any, Any] | None:
     """The object at a dotted path and its owner, or ``None``."""
@@ -109,8 +115,11 @@ def back(
 ) -> None:
     """Correct links from a source to its documentation, on the page that shows it.
 
-    A file's names may be on two pages, and viewcode links all of them to the first page.
+    A file's names may be on two pages, and viewcode links all of them to the first page. Marks
+    that change nothing are left out: they were half of such a page.
     """
+    if "body" in context:
+        context["body"] = WORD.sub(r"\1", context["body"])
     if not pagename.startswith("_modules/"):
         return
     python_objects = app.env.domaindata["py"]["objects"].items()
@@ -126,7 +135,8 @@ def back(
         ]
         return f'{before}#{min(links)[1]}"' if links else link[0]
 
-    context["body"] = BACK.sub(anchored, context["body"])
+    body = BACK.sub(anchored, context["body"])
+    context["body"] = LINE.sub("\n", PLAIN.sub(r"\1", body))
 
 
 def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:

@@ -29,11 +29,28 @@ function control(kind, label, parent) {
   return field;
 }
 
+/** What a heading means, if it has more to show when it is pointed at. */
+function meaning(head) {
+  return [...head.querySelectorAll("[title]")].map((part) => part.title).join(" ");
+}
+
+/**
+ * The words by which a row is found: its text, the properties that it has, and all of them without
+ * hyphens and other signs, as names are often written.
+ */
+function wordsOf(row, heads) {
+  const properties = heads.filter((_, column) => row.cells[column].textContent.trim() === "yes");
+  const names = properties.map((head) => `${head.textContent} ${meaning(head)}`);
+  const text = [...row.cells].map((cell) => cell.textContent).concat(names).join(" ").toLowerCase();
+  return `${text} ${text.replace(/[^\p{L}\p{N}\s]/gu, "")}`;
+}
+
 function browse(table) {
   const heads = [...table.tHead.rows[0].cells];
   const names = heads.map((head) => head.textContent.trim());
   const body = table.tBodies[0];
   const rows = [...body.rows];
+  const found = new Map(rows.map((row) => [row, wordsOf(row, heads)]));
   const bar = document.createElement("div");
   bar.className = "browse-bar";
   bar.setAttribute("role", "search");
@@ -48,6 +65,7 @@ function browse(table) {
       const box = control("input", name, bar);
       box.type = "checkbox";
       box.parentElement.append(` ${name}`);
+      box.parentElement.title = meaning(heads[column]);
       box.addEventListener("change", filter);
       tests.push((row) => !box.checked || row.cells[column].textContent.trim() === "yes");
     } else {
@@ -66,7 +84,7 @@ function browse(table) {
     const parts = words.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
+      const text = found.get(row);
       const on = parts.every((part) => text.includes(part)) && tests.every((test) => test(row));
       row.hidden = !on;
       shown += on;
