@@ -1,13 +1,17 @@
 """Run, judge and report figures: ``python -m experiments {list,run,check,judge,draw,report}``."""
 
 import argparse
+import contextlib
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from experiments.errors import UsageError, exit_code
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 #: The stored results, which version control knows: written only when told to.
 FIGURES = Path("figures")
@@ -26,6 +30,7 @@ EXAMPLES = {
   python -m experiments run gauthier-3.1 --store kept
   python -m experiments run gauthier-3.1 --set penalty=2 --set zeta=0.98
   python -m experiments run --all --jobs 4 --update
+  python -m experiments run --all --store kept --executor dask
 """,
     "check": """
   python -m experiments check
@@ -115,6 +120,7 @@ def parser() -> Parser:
         default=2,
         help="figures computed side by side, each in a process (default %(default)s)",
     )
+    add_executor(run, "figures")
     run.add_argument(
         "--set",
         action="append",
@@ -143,6 +149,17 @@ def parser() -> Parser:
             "--out", type=Path, default=FIGURES, metavar="FOLDER", help="default %(default)s"
         )
     return result
+
+
+def add_executor(run: argparse.ArgumentParser, tasks: str) -> None:
+    """The option of a command whose tasks may be computed by workers of an executor."""
+    run.add_argument(
+        "--executor",
+        metavar="ENGINE",
+        help=f"workers that compute the {tasks}, each of them whole: processes, dask, ray, "
+        """submitit, mpi, or with arguments '{"name": "dask", "address": "tcp://node:8786"}'; """
+        "they see all folders under the same paths (default: this machine)",
+    )
 
 
 def add_folders(run: argparse.ArgumentParser, stored: Path, results: Path, quick: Path) -> None:
@@ -175,8 +192,25 @@ def folder_of(options: argparse.Namespace, stored: Path, results: Path, quick: P
     return options.out or (quick if options.quick else results)
 
 
+@contextlib.contextmanager
+def engine(description: str | None) -> "Iterator[Executor | None]":
+    """The executor that was asked for, while its tasks are computed; ``None`` without."""
+    if description is None:
+        yield None
+        return
+    from experiments.workers import executor_of
+
+    with executor_of(description) as executor:
+        yield executor
+
+
 def check_replacing(options: argparse.Namespace) -> None:
     """Raise ``UsageError`` for options that do not go with replaced numbers."""
+    if options.executor is not None:
+        raise UsageError(
+            "--set replaces numbers in a process of its own, before it imports the figure; leave "
+            "--executor out."
+        )
     if options.all or len(set(options.names)) > 1:
         raise UsageError("--set replaces numbers of one figure; name it alone.")
     if options.update:
@@ -243,15 +277,17 @@ def answer(argv: Sequence[str] | None) -> int:
         folder = folder_of(options, FIGURES, RESULTS, QUICK_RESULTS)
         if options.requests and options.out is None:
             folder /= replacing.folder_name(options.names[0], options.requests)
-        return commands.run(
-            options.names,
-            options.quick,
-            options.seeds,
-            folder,
-            options.store,
-            options.jobs,
-            options.requests,
-        )
+        with engine(options.executor) as executor:
+            return commands.run(
+                options.names,
+                options.quick,
+                options.seeds,
+                folder,
+                options.store,
+                options.jobs,
+                options.requests,
+                executor,
+            )
     if options.command == "check":
         check_recomputing(options, "figures")
         if options.recompute:

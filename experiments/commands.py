@@ -6,7 +6,6 @@ import functools
 import gc
 import hashlib
 import importlib
-import io
 import multiprocessing
 import os
 import pkgutil
@@ -16,8 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,7 @@ from experiments.records import Broken
 from experiments.replacing import applied, described, replacements
 from experiments.report import claims_lines, pages, privacy_lines, tuning_lines, value_text
 from experiments.thinning import thinned
+from experiments.workers import hand_out
 from fljax.__main__ import one_line
 from fljax._core import checks, storage
 from fljax._core.devices import configured
@@ -132,6 +131,7 @@ def run(
     store: Path | None,
     jobs: int = 1,
     requests: Sequence[str] = (),
+    executor: Executor | None = None,
 ) -> int:
     """Compute figures.
 
@@ -143,19 +143,24 @@ def run(
       store: folder of unfinished studies; ``None`` for a folder in the cache.
       jobs: figures side by side.
       requests: the numbers of the one figure that are replaced, as typed.
+      executor: whose workers compute the figures, instead of processes of this machine.
     """
     figures = find(names)
     replaced = replacements(figures[0], requests) if requests else {}
     base = QUICK if quick else FULL
     count = base.seeds if seeds is None else seeds
     effort = Effort(count, min(base.tuning_seeds, count), quick)
-    work = writable(unfinished(effort, replaced) if store is None else store)
+    # Workers of an executor may start in other folders.
+    work = writable(unfinished(effort, replaced) if store is None else store).resolve()
     writable(folder)
     if store is None:
         for figure in figures:
             discard_stale(work, figure.name)
     compute = functools.partial(_run_one, effort=effort, work=work, folder=folder)
-    if replaced:
+    if executor is not None:
+        compute = functools.partial(compute, folder=folder.resolve())
+        hand_out(executor, compute, [figure.name for figure in figures])
+    elif replaced:
         _side_by_side(compute, figures, 1, replaced)
     elif min(jobs, len(figures)) == 1:
         for figure in figures:
@@ -287,25 +292,8 @@ def _side_by_side(
         initargs=(replaced or {},),
         max_tasks_per_child=1,
     ) as pool:
-        running = [pool.submit(_captured_output, compute, figure.name) for figure in figures]
-        try:
-            for done in as_completed(running):
-                print(done.result(), end="", flush=True)
-        except BrokenProcessPool:
-            raise UsageError(
-                "a figure's process was killed, perhaps for memory; the same command with --jobs 1 "
-                "goes on from what is stored."
-            ) from None
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _captured_output(compute: Callable[[str], None], name: str) -> str:
-    """The output of computing a figure, as one text: lines of parallel figures would mix."""
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        compute(name)
-    return text.getvalue()
+        remedy = "with --jobs 1 goes on from what is stored."
+        hand_out(pool, compute, [figure.name for figure in figures], remedy)
 
 
 def unfinished(effort: Effort, replaced: Mapping[str, Replaced]) -> Path:

@@ -20,6 +20,8 @@ from fljax._core.prng import GENERATOR, GENERATORS
 from fljax._core.user_code import HERE, UsageError, one_line, scenario_of, user_lines
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import xarray
 
     from fljax.study_files import StudyFile
@@ -37,6 +39,7 @@ EXAMPLES = {
   python -m fljax run mine.py:study --rounds 200 --until normalized_error=1e-6 --out results.nc
   python -m fljax run mine.py:study --rounds 9000 --store kept --segment 1000 --generator philox4x32
   python -m fljax run mine.py:study --rounds 200 --seeds 100 --store part-1 --shard 1/2
+  python -m fljax run mine.py:study --rounds 200 --seeds 100 --store kept --executor dask
   python -m fljax run mine.py:study --rounds 200 --root 1 --block 8 --workers 2
   python -m fljax run mine.py:study --rounds 200 --shard-over clients --distributed node1:9999,1/2
   python -m fljax run study.yaml grid.budget=[0.1,1] seeds=100
@@ -116,6 +119,12 @@ def parser() -> Parser:
         type=share,
         metavar="I/N",
         help="only the I-th of N parts, into the store (default: all)",
+    )
+    run.add_argument(
+        "--executor",
+        metavar="ENGINE",
+        help="workers that compute the study, into the store: processes, dask, ray, submitit, mpi, "
+        """or with arguments '{"name": "processes", "workers": 4}' (default: this process)""",
     )
     run.add_argument(
         "--out", type=Path, metavar="FILE.nc", help="write the results there (default: nowhere)"
@@ -368,6 +377,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             writable(request.out)
         if request.shard is not None and request.store is None:
             raise UsageError("--shard needs a --store to leave its runs in.")
+        if request.executor is not None and request.store is None:
+            raise UsageError("--executor needs a --store in which its workers leave their runs.")
     return request
 
 
@@ -432,20 +443,31 @@ def run(request: argparse.Namespace) -> int:
                 print(f"written to {study_file.out}")
             summarize(results)
         return 0
-    results = fl.sweep(
-        scenario_of(request.scenario),
-        **study(request),
-        root=request.root,
-        until=request.until,
-        store=request.store,
-        shard=request.shard,
-    )
+    text = request.executor
+    with contextlib.nullcontext() if text is None else executor_of(text) as executor:
+        results = fl.sweep(
+            scenario_of(request.scenario),
+            **study(request),
+            root=request.root,
+            until=request.until,
+            store=request.store,
+            shard=request.shard,
+            executor=executor,
+        )
     if jax.process_index() == 0:
         if request.out is not None:
             save(results, request.out)
             print(f"written to {request.out}")
         summarize(results)
     return 0
+
+
+def executor_of(text: str) -> "Executor":
+    """The executor that the command line names."""
+    try:
+        return fl.executors.executor_of(text)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise UsageError(one_line(error)) from None
 
 
 def study_file_of(request: argparse.Namespace) -> "StudyFile":

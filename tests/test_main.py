@@ -214,6 +214,10 @@ WRONG = {
             ("--store kept --shard 3/2", "must be I/N with 1 <= I <= N, got '3/2'"),
             ("--store kept --shard x", "must be I/N with 1 <= I <= N"),
         ],
+        "--executor": [
+            ("--executor processes", "--executor needs a --store in which its workers"),
+            ("--store kept --executor desk", "unknown executor 'desk'; known: dask, mpi,"),
+        ],
         "--out": [
             ("--out folder.py", "--out folder.py is a folder"),
             ("--out a/b.nc", "no folder a; create it first"),
@@ -249,7 +253,8 @@ WRONG = {
     },
 }
 #: Both commands build the study in the same way.
-SAME = WRONG["run"].keys() - {"--root", "--until", "--store", "--shard", "--out", "--distributed"}
+RUN_ONLY = {"--root", "--until", "--store", "--shard", "--executor", "--out", "--distributed"}
+SAME = WRONG["run"].keys() - RUN_ONLY
 WRONG["plan"] = {name: wrong for name, wrong in WRONG["run"].items() if name in SAME}
 WRONG["plan"]["--measure"] = [("--measure=yes", "ignored explicit argument 'yes'")]
 

@@ -99,6 +99,8 @@ HEADINGS = {
     "problems.tasks": "Tasks of clients",
     "problems.validation": "Validation of local models",
     "problems.variation": "Variation penalties",
+    "executors.by_name": "Engines by name",
+    "executors.common_engines": "Processes, Dask and MPI",
     "executors.ray_tasks": "Ray",
     "executors.submitit_jobs": "submitit",
     "results.monitoring": "Monitoring",

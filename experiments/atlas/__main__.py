@@ -11,9 +11,11 @@ from experiments.__main__ import (
     RESULTS,
     Parser,
     add_command,
+    add_executor,
     add_folders,
     add_recomputing,
     check_recomputing,
+    engine,
     folder_of,
 )
 from experiments.errors import UsageError, exit_code
@@ -29,6 +31,7 @@ EXAMPLES = {
   python -m experiments.atlas run --quick
   python -m experiments.atlas run peers-ring peers-grid --out mine
   python -m experiments.atlas run --all --update
+  python -m experiments.atlas run --all --out mine --executor processes
 """,
     "check": """
   python -m experiments.atlas check
@@ -64,6 +67,7 @@ def parser() -> Parser:
         metavar="FOLDER",
         help="folder that keeps what is computed of an unfinished scenario (default: in the cache)",
     )
+    add_executor(run, "scenarios")
     check = command("check", "judge the stored results again, and compare the stored pages")
     check.add_argument("names", nargs="*", metavar="NAME", help="of --recompute (default: all)")
     add_recomputing(check, "groups of four algorithms in a scenario")
@@ -106,7 +110,10 @@ def answer(argv: Sequence[str] | None) -> int:
     if not (options.names or options.all or options.quick):
         raise UsageError("name the scenarios to run, or all of them by --all.")
     folder = folder_of(options, *FOLDERS)
-    return commands.run(options.names, options.all, options.quick, folder, options.store)
+    with engine(options.executor) as executor:
+        return commands.run(
+            options.names, options.all, options.quick, folder, options.store, executor
+        )
 
 
 if __name__ == "__main__":

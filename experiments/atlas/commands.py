@@ -1,8 +1,10 @@
 """The commands of the atlas: list, run and report scenarios."""
 
+import functools
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from experiments.atlas.report import pages, quoted
 from experiments.atlas.running import (
     FULL,
     QUICK,
+    Effort,
     ScenarioInUse,
     compute,
     floats,
@@ -30,6 +33,7 @@ from experiments.atlas.scenario import SCENARIOS, Scenario
 from experiments.commands import discard_stale, readable, writable
 from experiments.errors import UsageError
 from experiments.recomputing import Comparison, compared, verdict
+from experiments.workers import hand_out
 from fljax import OtherStudyError, StoreError
 from fljax.__main__ import one_line
 from fljax._core import checks
@@ -59,33 +63,53 @@ def list_scenarios() -> int:
     return 0
 
 
-def run(names: Sequence[str], every: bool, quick: bool, folder: Path, store: Path | None) -> int:
+def run(
+    names: Sequence[str],
+    every: bool,
+    quick: bool,
+    folder: Path,
+    store: Path | None,
+    executor: Executor | None = None,
+) -> int:
+    """Compute scenarios, here or by the workers of an executor."""
     scenarios = find(names or (list(SCENARIOS) if every else SHORT))
     effort = QUICK if quick else FULL
-    work = writable(unfinished(effort) if store is None else store)
+    # Workers of an executor may start in other folders.
+    work = writable(unfinished(effort) if store is None else store).resolve()
     writable(folder)
-    for scenario in scenarios:
-        if store is None:
+    if store is None:
+        for scenario in scenarios:
             discard_stale(work, scenario.name)
-        print(f"{scenario.name}: {scenario.title}", flush=True)
-        began = time.perf_counter()
-        try:
-            result = compute(scenario, effort, folder, work)
-        except ScenarioInUse:
-            print("  another process is at it")
-            continue
-        except FileNotFoundError as error:  # without the data, missing methods cannot be listed
-            stored = read(scenario.name, folder) is not None
-            print(f"  {'stored, not looked at' if stored else 'not run'}: {error}")
-            continue
-        except (StoreError, OtherStudyError) as error:
-            raise UsageError(one_line(error)) from None
-        if result is None:
-            print(f"  finished; delete {path_of(scenario.name, folder)} to compute it again")
-            continue
-        count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
-        print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)
+    names = [scenario.name for scenario in scenarios]
+    compute_one = functools.partial(_run_one, effort=effort, folder=folder, work=work)
+    if executor is not None:
+        hand_out(executor, functools.partial(compute_one, folder=folder.resolve()), names)
+    else:
+        for name in names:
+            compute_one(name)
     return 0
+
+
+def _run_one(name: str, effort: Effort, folder: Path, work: Path) -> None:
+    scenario = SCENARIOS[name]
+    print(f"{name}: {scenario.title}", flush=True)
+    began = time.perf_counter()
+    try:
+        result = compute(scenario, effort, folder, work)
+    except ScenarioInUse:
+        print("  another process is at it")
+        return
+    except FileNotFoundError as error:  # without the data, missing methods cannot be listed
+        stored = read(name, folder) is not None
+        print(f"  {'stored, not looked at' if stored else 'not run'}: {error}")
+        return
+    except (StoreError, OtherStudyError) as error:
+        raise UsageError(one_line(error)) from None
+    if result is None:
+        print(f"  finished; delete {path_of(name, folder)} to compute it again")
+        return
+    count = f"{len(result['methods'])} algorithms, {len(result['refused'])} refused"
+    print(f"  {count}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def read_all(folder: Path) -> dict[str, dict[str, Any] | None]:

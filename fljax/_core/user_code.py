@@ -1,7 +1,10 @@
 """Code of users by its name, and the part of a traceback that is theirs."""
 
+import functools
 import importlib
 import importlib.util
+import io
+import pickle
 import sys
 import sysconfig
 import traceback
@@ -10,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fljax._core.version import PACKAGE
+
+#: The files of modules that were imported as files, which have no name that others can import.
+FILES: dict[str, Path] = {}
 
 #: The folder of the package: code in other files is a user's or another library's.
 HERE = str(PACKAGE)
@@ -59,8 +65,48 @@ def module_of(source: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)  # dataclasses look their module up
+    FILES[spec.name] = Path(source).resolve()
     spec.loader.exec_module(module)
     return module
+
+
+class _FilePickler(pickle.Pickler):
+    """Refers to functions and classes of :data:`FILES` by their file, not by a module's name."""
+
+    def reducer_override(self, value: Any) -> Any:
+        name = getattr(value, "__qualname__", None)  # instances have none
+        module = getattr(value, "__module__", None)
+        if not isinstance(name, str) or module not in FILES or "<locals>" in name:
+            return NotImplemented
+        return _from_file, (str(FILES[module]), name)
+
+
+def pickled(value: Any) -> bytes:
+    """A value as bytes from which another process has it, which sees the same files.
+
+    Raises:
+      pickle.PicklingError, AttributeError, TypeError: a part of it has no name.
+    """
+    content = io.BytesIO()
+    _FilePickler(content).dump(value)
+    return content.getvalue()
+
+
+def _from_file(file: str, name: str) -> Any:
+    """What has this name in a file that another process imported."""
+    value = _imported_file(file)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@functools.cache
+def _imported_file(file: str) -> Any:
+    """The module of a file, imported once: its classes must stay the same."""
+    try:
+        return module_of(file)
+    except UsageError as error:
+        raise ImportError(str(error)) from None
 
 
 def one_line(error: object) -> str:

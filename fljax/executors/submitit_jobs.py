@@ -108,7 +108,7 @@ def submitit(
 
     Raises:
       ImportError: submitit is not installed.
-      ValueError: jobs < 1; parameters that submitit does not know.
+      ValueError: jobs < 1; another cluster; parameters that submitit does not know.
 
     Example:
       >>> import fljax as fl
@@ -116,6 +116,8 @@ def submitit(
       >>> fl.executors.submitit(folder, cluster="local", jobs=2)  # doctest: +SKIP
     """
     checks.count("jobs", jobs)
+    if cluster is not None:
+        checks.choice("cluster", cluster, ("slurm", "local", "debug"))
     library = library_of("submitit")
     try:
         engine = library.AutoExecutor(folder=folder, cluster=cluster)

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from fljax._core import checks
+from fljax._core import checks, user_code
 from fljax._core.storage import write_whole, writing
 from fljax.study import pieces
 from fljax.study.executor import FLUSH_SECONDS, StudyRun
@@ -357,14 +357,14 @@ def pickled(request: Request, executor: Executor) -> bytes:
         parts[f"grid[{name!r}]"] = values
     for name, value in parts.items():
         try:
-            pickle.dumps(value)
+            user_code.pickled(value)
         except Exception as error:
             raise ValueError(
                 f"{name} cannot be sent to workers of the executor: {_text(error)}. Define it in a "
                 "module (a file), by its own name; lambdas and functions within functions have "
                 "none."
             ) from None
-    content = pickle.dumps(request)
+    content = user_code.pickled(request)
     if b"__main__" not in content or _imports_main(executor):
         return content
     try:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fljax.executors.by_name import ENGINES
 from fljax.simulation.scenario import Simulation
 from fljax.study import sweep
 from fljax.study_files.named_parts import (
@@ -52,6 +53,7 @@ def schema() -> dict[str, Any]:
         for name, parameter in inspect.signature(sweep).parameters.items()
         if name in SWEEP
     }
+    tracker = _named(TRACKERS, {"name": "study_name"})
     axes = {"type": ["object", "null"], "additionalProperties": {"type": ["array", "object"]}}
     properties |= {
         "scenario": {"anyOf": [{"type": "string"}, _scenario()]}
@@ -63,8 +65,9 @@ def schema() -> dict[str, Any]:
         "static": axes | _description(FURTHER["static"]),
         "out": {"type": "string"} | _description(FURTHER["out"]),
         "x64": {"type": "boolean"} | _description(FURTHER["x64"]),
-        "track": {"anyOf": [_tracker(), {"type": "array", "items": _tracker()}]}
+        "track": {"anyOf": [tracker, {"type": "array", "items": tracker}]}
         | _description(described["track"]),
+        "executor": _named(ENGINES) | _description(FURTHER["executor"]),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -137,10 +140,13 @@ def _argument(name: str, parameter: inspect.Parameter) -> dict[str, Any]:
     return {"anyOf": [value, part, _AXIS, _REFERENCE]}
 
 
-def _tracker() -> dict[str, Any]:
-    """The schema of a tracker."""
-    parts = [_part(name, make, {"name": "study_name"}) for name, make in TRACKERS.items()]
-    return {"type": "object", "required": ["name"], "anyOf": parts}
+def _named(
+    functions: Mapping[str, Callable[..., Any]], renamed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The schema of a tracker or an engine: its name alone, or with its arguments."""
+    parts = [_part(name, make, renamed) for name, make in functions.items()]
+    with_arguments = {"type": "object", "required": ["name"], "anyOf": parts}
+    return {"anyOf": [{"enum": [*functions]}, with_arguments]}
 
 
 def _of_parameter(parameter: inspect.Parameter) -> dict[str, Any]:

@@ -37,6 +37,7 @@ seeds: 20             # Monte-Carlo runs of each grid point
 # x64: true           # double precision
 
 # store: results      # a folder; a study that was killed continues from it
+# executor: {name: processes, workers: 4}   # or dask, ray, submitit, mpi; it needs a store
 # out: results.nc     # for fljax.load
 # track: {name: csv, folder: tracked}   # or tensorboard, wandb, mlflow; a list for several
 """

@@ -1,6 +1,7 @@
 """Parts of a simulation by name: ``{name: FedAvg, step_size: 0.1}``."""
 
 import dataclasses
+import functools
 import inspect
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -286,13 +287,19 @@ def scenario_from_parts(
                 text = f"{dotted(path)} refers to the axis {axis!r}, which the grid does not have"
             raise places.error(path, f"{text}; give it a value, or an axis {axis!r} of the grid.")
 
-    def scenario(key: Any, **point: Any) -> Simulation:
-        values = {n: _built(value, key, point, places) for n, value in settings.items()}
-        return Simulation(**values)
-
-    scenario.__name__ = name
-    scenario.__qualname__ = name
+    # Not a function within this one: it is sent to workers of an executor.
+    scenario = functools.partial(_simulation_of_parts, settings, places)
+    scenario.__name__ = name  # pyright: ignore[reportAttributeAccessIssue]
+    scenario.__qualname__ = name  # pyright: ignore[reportAttributeAccessIssue]
     return scenario
+
+
+def _simulation_of_parts(
+    settings: Mapping[str, Any], places: SettingPlaces, key: Any, /, **point: Any
+) -> Simulation:
+    """A scenario: the simulation of the parts of a file at a point of the grid."""
+    values = {name: _built(value, key, point, places) for name, value in settings.items()}
+    return Simulation(**values)
 
 
 def _refer(settings: dict[str, Any], axis: str, path: SettingPath, places: SettingPlaces) -> None:

@@ -1,11 +1,13 @@
 """The settings of a study in a file: those of :func:`fljax.sweep`, and a few more."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fljax._core import checks
 from fljax._core.annotations import checked
 from fljax._core.module import static
 from fljax._core.user_code import UsageError, scenario_of
+from fljax.executors.by_name import ENGINES, executor_of
 from fljax.study import Plan, plan, save, sweep
 from fljax.study_files.named_parts import FIELDS, built, part_of, scenario_from_parts
 from fljax.study_files.setting_places import (
@@ -25,7 +28,7 @@ from fljax.study_files.setting_places import (
     parsed_yaml,
 )
 
-#: Arguments of :func:`fljax.sweep` that a file cannot have.
+#: Arguments of :func:`fljax.sweep` that a file does not have as they are in a program.
 IN_PROGRAMS = ("callback", "executor")
 
 #: The arguments of :func:`fljax.sweep` that a file may have.
@@ -33,6 +36,7 @@ SWEEP = tuple(name for name in inspect.signature(sweep).parameters if name not i
 
 #: Further settings, with their descriptions.
 FURTHER = {
+    "executor": "the engine whose workers compute the study; see fljax.executors.",
     "static": "maps each axis of structure (sizes, switches) to its values; see fljax.static.",
     "out": "the results are written to this netCDF file.",
     "x64": "whether numbers are in double precision.",
@@ -82,6 +86,8 @@ class StudyFile:
         result |= {"scenario": self._scenario(axes), "grid": grid}
         if settings.get("track") is not None:
             result["track"] = self._trackers(settings["track"])
+        if settings.get("executor") is not None:
+            self._check_executor()
         return result
 
     @property
@@ -99,7 +105,8 @@ class StudyFile:
           TypeError, ValueError, OSError: as :func:`fljax.sweep` and :func:`fljax.save`, with the
             place of the setting.
         """
-        results = self._placed(sweep)
+        with self._executor() as executor:
+            results = self._placed(functools.partial(sweep, executor=executor))
         if self.out is not None:
             save(results, self.out)
         return results
@@ -118,7 +125,7 @@ class StudyFile:
         try:
             return function(**{n: v for n, v in self.arguments.items() if n in parameters})
         except (TypeError, ValueError) as error:
-            name = str(error).partition(" ")[0]
+            name = str(error).partition(" ")[0].removesuffix("=")
             if name in self.settings:
                 error.add_note(f"({self.places.of((name,))})")
             raise
@@ -162,12 +169,7 @@ class StudyFile:
         trackers = []
         for position, entry in enumerate(entries):
             path = ("track", position) if isinstance(value, list) else ("track",)
-            settings = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-            kind = settings.pop("name", None)
-            try:
-                checks.choice("tracker", kind, TRACKERS)
-            except (TypeError, ValueError) as error:
-                raise self.places.error((*path, "name"), str(error)) from None
+            kind, settings = self._named(entry, path, "tracker", TRACKERS)
             parameters = inspect.signature(TRACKERS[kind]).parameters
             # `name` is that of the tracker here; that of the study is its `study_name`.
             names = ["study_name" if name == "name" else name for name in parameters]
@@ -176,9 +178,46 @@ class StudyFile:
                 settings["name"] = settings.pop("study_name")
             try:
                 trackers.append(TRACKERS[kind](**settings))
-            except (TypeError, ValueError) as error:
+            except (ImportError, TypeError, ValueError) as error:
                 raise self.places.error(path, str(error)) from None
         return trackers
+
+    def _named(
+        self, entry: Any, path: SettingPath, kind: str, known: Mapping[str, object]
+    ) -> tuple[str, dict[str, Any]]:
+        """The name of a tracker or an engine, which may stand alone, and its settings."""
+        settings = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+        name = settings.pop("name", None)
+        try:
+            checks.choice(kind, name, known)
+        except (TypeError, ValueError) as error:
+            raise self.places.error((*path, "name"), str(error)) from None
+        return name, settings
+
+    @contextlib.contextmanager
+    def _executor(self) -> Iterator[Executor | None]:
+        """The executor that the file names, at work until the study is done; ``None`` without."""
+        entry = self.settings.get("executor")
+        if entry is None:
+            yield None
+            return
+        self._check_executor()
+        try:
+            executor = executor_of(entry)
+        except (ImportError, ValueError) as error:
+            raise self.places.error(("executor",), str(error)) from None
+        with executor:
+            yield executor
+
+    def _check_executor(self) -> None:
+        """Raise ``ValueError`` for an unknown engine or argument, or if there is no store."""
+        path = ("executor",)
+        name, settings = self._named(self.settings["executor"], path, "executor", ENGINES)
+        self.places.check_keys(path, settings, [*inspect.signature(ENGINES[name]).parameters])
+        if self.settings.get("store") is None:
+            raise self.places.error(
+                path, "an executor needs a store, a folder that all of its workers see."
+            )
 
 
 @checked
@@ -186,12 +225,14 @@ def read(source: str | os.PathLike | Mapping[str, Any], overrides: Sequence[str]
     """Read the settings of a study from a YAML file, or from a configuration of OmegaConf or Hydra.
 
     A file has the arguments of :func:`fljax.sweep` by name, and ``static`` (axes of structure),
-    ``out`` (a file for the results) and ``x64``. The ``scenario`` is a function, ``"file.py:name"``
-    or ``"package.module:name"``, or a part for each field of :class:`fljax.Simulation`, such as
-    ``algorithm: {name: FedAvg, step_size: 0.1}``. An axis of the grid gives the argument of its
-    name to the parts that have no value for it, or else to the only part that has such an argument;
-    ``$axis`` marks further places. Values may refer to others by
-    OmegaConf's ``${scenario.problem.clients}``. It needs OmegaConf: ``pip install 'fljax[files]'``.
+    ``out`` (a file for the results) and ``x64``; its ``executor`` is the name of an engine, or
+    ``{name: processes, workers: 4}`` (:func:`fljax.executors.executor_of`). The ``scenario`` is a
+    function, ``"file.py:name"`` or ``"package.module:name"``, or a part for each field of
+    :class:`fljax.Simulation`, such as ``algorithm: {name: FedAvg, step_size: 0.1}``. An axis
+    of the grid gives the argument of its name to the parts that have no value for it, or else to
+    the only part that has such an argument; ``$axis`` marks further places. Values may refer to
+    others by OmegaConf's ``${scenario.problem.clients}``. It needs OmegaConf:
+    ``pip install 'fljax[files]'``.
 
     Args:
       source: the file, or a mapping.

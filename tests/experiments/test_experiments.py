@@ -486,6 +486,10 @@ WRONG = {
             (f"run {NAME} --jobs 0", "--jobs: must be an integer from 1"),
             (f"run {NAME} --jobs two", "--jobs: must be an integer from 1"),
         ],
+        "--executor": [
+            (f"run {NAME} --executor desk", "unknown executor 'desk'; known: dask, mpi,"),
+            (f"run {NAME} --set penalty=2 --executor dask", "leave --executor out"),
+        ],
         "--set": [
             (f"run {NAME} --set penalty", "--set takes NAME=VALUE, such as penalty=2"),
             (f"run {NAME} --set penlty=2", "Did you mean 'penalty rho of zCDP-NFL'?"),

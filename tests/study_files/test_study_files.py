@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ import pytest
 
 import fljax as fl
 from fljax.__main__ import main
+from fljax.executors import by_name
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("omegaconf")
@@ -159,6 +161,56 @@ def test_results_and_trackers_are_written(write):
     assert Path("tracked/curves.csv").is_file()
 
 
+@pytest.fixture
+def in_threads(monkeypatch):
+    """The engine "processes" has threads of this process; its executors are kept."""
+    made = []
+
+    def threads(workers=None):
+        made.append(ThreadPoolExecutor(workers))
+        return made[-1]
+
+    monkeypatch.setitem(by_name.ENGINES, "processes", threads)
+    return made
+
+
+@pytest.mark.parametrize("text", [FILE, PARTS], ids=["file", "parts"])
+def test_an_executor_computes_the_study_of_a_file(write, in_threads, text):
+    executor = "store: kept\nexecutor: {name: processes, workers: 2}\n"
+    shared = fl.study_files.read(write(text + executor)).sweep()
+    (made,) = in_threads
+    assert made._max_workers == 2
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        made.submit(print)
+    assert shared.equals(fl.study_files.read(write(text)).sweep())
+
+
+def test_a_plan_starts_no_executor(write, in_threads):
+    fl.study_files.read(write(FILE + "store: kept\nexecutor: processes\n")).plan()
+    assert not in_threads
+
+
+def test_the_library_of_an_engine_is_missing(write, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "ray" or None)
+    study = fl.study_files.read(write(PARTS + "store: kept\nexecutor: ray\n"))
+    with pytest.raises(ValueError, match=r"yaml, line 12: fljax.executors.ray needs ray, which"):
+        study.sweep()
+
+
+@pytest.mark.slow
+def test_spawned_processes_compute_the_scenario_of_a_file_elsewhere(write, capsys):
+    """Workers do not find the file by the name of a module."""
+    write(FILE)
+    Path("elsewhere").mkdir()
+    Path("mine.py").rename("elsewhere/mine.py")
+    settings = ["--rounds", "6", "--seeds", "3", "--grid", "penalty=0.5,1"]
+    run = ["run", "elsewhere/mine.py:scenario", *settings]
+    engine = json.dumps({"name": "processes", "workers": 1})
+    assert main([*run, "--store", "kept", "--executor", engine, "--out", "shared.nc"]) == 0
+    assert main([*run, "--out", "alone.nc"]) == 0
+    assert fl.load("shared.nc").equals(fl.load("alone.nc"))
+
+
 def test_a_mapping_is_read_as_a_file_is():
     study = fl.study_files.read(yaml.safe_load(PARTS), ["rounds=2"])
     assert study.sweep().sizes["round"] == 2
@@ -193,7 +245,7 @@ def test_settings_in_comments_of_the_example_are_right(write):
     """The example with every setting that it has as a comment."""
     lines = fl.study_files.example().splitlines()
     settings = ("privacy", "participation", "compression", "static", "mean_degree")
-    settings += ("record_every", "x64", "store", "out", "track")
+    settings += ("record_every", "x64", "store", "executor", "out", "track")
     active = []
     for line in lines:
         bare = line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line
@@ -201,7 +253,7 @@ def test_settings_in_comments_of_the_example_are_right(write):
         active.append(bare if is_setting else line)
     content = yaml.safe_load("\n".join(active))
     assert {"privacy", "participation", "compression"} <= content["scenario"].keys()
-    assert {"static", "record_every", "x64", "store", "out", "track"} <= content.keys()
+    assert {"static", "record_every", "x64", "store", "executor", "out", "track"} <= content.keys()
     study = fl.study_files.read(write("\n".join(active)))
     assert study.arguments["track"] == [fl.track.csv("tracked")]
 
@@ -281,6 +333,22 @@ MISTAKES = {
         FILE + "track: {name: csv, fold: x}\n",
         "study.yaml, line 8: unknown key 'fold' in track. Did you mean 'folder'?",
     ),
+    "executor": (
+        FILE + "store: kept\nexecutor: desk\n",
+        "study.yaml, line 9: unknown executor 'desk'; known: dask, mpi, processes, ray, submitit.",
+    ),
+    "argument of an executor": (
+        FILE + "store: kept\nexecutor: {name: processes, worker: 2}\n",
+        "study.yaml, line 9: unknown key 'worker' in executor. Did you mean 'workers'?",
+    ),
+    "value of an executor": (
+        FILE + "store: kept\nexecutor: {name: processes, workers: 0}\n",
+        "study.yaml, line 9: workers must be >= 1, got 0.",
+    ),
+    "executor without a store": (
+        FILE + "executor: processes\n",
+        "study.yaml, line 8: an executor needs a store, a folder that all of its workers see.",
+    ),
     "interpolation": (
         FILE.replace("seeds: 3", "seeds: ${seed}"),
         "study.yaml, line 6: Interpolation key 'seed' not found",
@@ -359,6 +427,10 @@ def test_the_schema_accepts_right_files_and_refuses_wrong_ones():
     assert is_refused(lambda c: c["scenario"]["network"].update(nodes=[6]))
     assert is_refused(lambda c: c.update(track={"name": "csv", "fold": "x"}))
     assert not is_refused(lambda c: c.update(track={"name": "csv", "folder": "x"}))
+    assert is_refused(lambda c: c.update(executor="desk"))
+    assert is_refused(lambda c: c.update(executor={"name": "processes", "worker": 2}))
+    assert not is_refused(lambda c: c.update(executor="dask"))
+    assert not is_refused(lambda c: c.update(executor={"name": "processes", "workers": 2}))
     assert not is_refused(lambda c: c["scenario"]["network"].update(nodes="$size"))
 
 
