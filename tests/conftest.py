@@ -80,6 +80,12 @@ def pytest_addoption(parser):
         metavar="I/N",
         help="of the cases of slow tests those of turn I of N: each is in one",
     )
+    parser.addoption(
+        "--quick-turn",
+        default="0/1",
+        metavar="I/N",
+        help="the same of quick tests that are not core",
+    )
 
 
 @contextlib.contextmanager
@@ -110,11 +116,18 @@ pytest.raises = raises
 
 
 def in_turn(item, which):
-    """Whether a slow test belongs to share I of N; see ``--turn``. The cases of one parametrized
+    """Whether a test belongs to share I of N; see ``--turn``. The cases of one parametrized
     test (there may be a hundred) are spread over the shares.
     """
     index, count = map(int, which.split("/"))
     return int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % count == index % count
+
+
+def turn_of(item, options):
+    """The share of tests of its kind that is asked for; all core tests are quick and always run."""
+    if item.get_closest_marker("slow"):
+        return options.turn
+    return "0/1" if item.get_closest_marker("core") else options.quick_turn
 
 
 def pytest_collection_modifyitems(config, items):
@@ -136,11 +149,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
             if position % every:
                 item.add_marker(pytest.mark.long)
-    waiting = [
-        item
-        for item in items
-        if item.get_closest_marker("slow") and not in_turn(item, config.option.turn)
-    ]
+    waiting = [item for item in items if not in_turn(item, turn_of(item, config.option))]
     if waiting:
         config.hook.pytest_deselected(items=waiting)
         items[:] = [item for item in items if item not in set(waiting)]
