@@ -63,7 +63,7 @@ ARGUMENTS = {
     "public": "jax.random.normal(keys[2], (30, 6))",
     "public_batch": "10",
     "server": "optax.sgd(1.0)",
-    "sketch": "fl.link.CountSketch(rows=5, columns=10)",
+    "sketch": "fl.link.CountSketch(5, 10)",
     "sparsity": "4",
     "solver": "fl.algorithms.FedAvg(step_size=0.1)",
     "step_size": "0.1",

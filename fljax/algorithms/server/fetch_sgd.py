@@ -69,7 +69,8 @@ class FetchSGD(SomeClients, SomeSamples):
     :math:`c=D` the method is SGD without momentum. Where the table is large enough, the subtraction
     is better, since nothing is lost.
 
-    The server sends the whole model to the participants. Where no message arrives, its state stays.
+    The server sends the whole model to the participants. The mean is over the messages that arrive
+    in a round, late ones among them; where none arrives, the server's state stays.
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.

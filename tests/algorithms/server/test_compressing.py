@@ -237,7 +237,7 @@ def test_bits_are_those_of_compressed_messages(algorithm):
     if isinstance(algorithm, CANITA):
         expected *= 2
         expected[0] = CLIENTS * 32 * DIM
-        published = 32 * DIM * (1 + np.array(coins_of(1 / 3)))  # b is omega, for five clients
+        published = 32 * DIM * (1 + np.array(coins_of(1 / (1 + np.sqrt(2 * 9 / 5)))))
     np.testing.assert_array_equal(up, expected)
     np.testing.assert_array_equal(down, CLIENTS * published)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fljax as fl
+from fljax._core.prng import key_of
 from fljax.algorithms import FetchSGD
 from fljax.link import CountSketch
 from fljax.participation.patterns import Trace
@@ -61,7 +62,7 @@ def test_absent_clients_and_lost_messages_leave_no_trace():
 
 def test_some_clients_a_round_and_batches():
     algorithm = FetchSGD(0.1, sketch=SKETCH, count=1, clients_per_round=2)
-    keys = [fl._core.prng.key_of(now, "participation") for now in keys_of(1)]
+    keys = [key_of(now, "participation") for now in keys_of(1)]
     everyone = jnp.ones(CLIENTS, bool)
     active = [
         [int(k) for k in algorithm.selection.choose(key, everyone, None).numbers] for key in keys
