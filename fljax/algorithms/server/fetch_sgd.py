@@ -21,8 +21,8 @@ class FetchSGDState(NamedTuple):
     """State of FetchSGD between rounds."""
 
     model: Array  # [D]  the server's x
-    momentum: Array  # [rows * columns]  the table S_u
-    errors: Array  # [rows * columns]  the table S_e
+    momentum: Array  # [rows * columns]  the table U
+    errors: Array  # [rows * columns]  the table E
 
 
 @algorithm(
@@ -42,15 +42,15 @@ class FetchSGDState(NamedTuple):
 class FetchSGD(SomeClients, SomeSamples):
     r"""SGD whose clients send count sketches of their gradients and keep no state.
 
-    With the sketch :math:`S` and its estimates :math:`\hat v(\cdot)`
+    With the sketch :math:`\mathcal S` and its estimates :math:`\hat v(\cdot)`
     (:class:`~fljax.link.CountSketch`),
 
     .. math::
 
-        S_u&\leftarrow\rho S_u+\frac1{|S|}\sum_{k\in S}S\big(f_k'(x)\big),\qquad
-        S_e\leftarrow S_e+\mu S_u \\
-        \Delta&=\mathrm{Top}_c\big(\hat v(S_e)\big),\qquad
-        S_e\leftarrow S_e-S(\Delta),\qquad x\leftarrow x-\Delta
+        U&\leftarrow\rho U+\frac1{|S|}\sum_{k\in S}\mathcal S\big(f_k'(x)\big),\qquad
+        E\leftarrow E+\mu U \\
+        \Delta&=\mathrm{Top}_c\big(\hat v(E)\big),\qquad
+        E\leftarrow E-\mathcal S(\Delta),\qquad x\leftarrow x-\Delta
 
     where :math:`\mathrm{Top}_c` keeps the :math:`c` entries of largest magnitude. A sketch is
     linear, so that momentum and errors, which other methods keep at clients, are tables at the
@@ -58,14 +58,15 @@ class FetchSGD(SomeClients, SomeSamples):
     and are the same for all clients and rounds. The server needs the sum of the messages alone:
     pairwise masks may hide them (:class:`fljax.link.SecureAggregation`).
 
-    With ``zeroing`` the cells of both tables to which :math:`S(\Delta)` adds are set to zero,
+    With ``zeroing`` the cells of both tables to which :math:`\mathcal S(\Delta)` adds are set to zero,
 
-    .. math:: (S_e)_{jc}\leftarrow0,\quad(S_u)_{jc}\leftarrow0\quad\text{where }S(\Delta)_{jc}\ne0
+    .. math:: E_{jc}\leftarrow0,\quad U_{jc}\leftarrow0\quad\text{where }\mathcal S(\Delta)_{jc}\ne0
 
     as in the authors' program, which notes that models diverge with the subtraction. They do where
-    the table is too small for the gradients, or :math:`c` or :math:`\mu` too large: errors of
-    estimates go back into the table and grow. With zeroing a model stops short of the optimum
-    instead. Zeroing also ends the momentum of entries that were just updated, so that with
+    the table is too small for the gradients, or :math:`c` or :math:`\mu` too large: each of some
+    parameters that share cells in most rows is estimated as the sum of all, the cells lose this sum
+    several times, and their error grows. With zeroing a model stops short of the optimum instead.
+    Zeroing also ends the momentum of entries that were just updated, so that with
     :math:`c=D` the method is SGD without momentum. Where the table is large enough, the subtraction
     is better, since nothing is lost.
 
@@ -74,7 +75,7 @@ class FetchSGD(SomeClients, SomeSamples):
 
     Args:
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
-      sketch: :math:`S`, whose size is that of a client's message.
+      sketch: :math:`\mathcal S`, whose size is that of a client's message.
       count: :math:`c`, how many parameters change in a round, 1 to ``D``.
       momentum: :math:`\rho`, in [0, 1).
       zeroing: whether cells are set to zero, instead of the subtraction.
