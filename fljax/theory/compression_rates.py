@@ -277,8 +277,8 @@ def canita(smoothness: Number, variance: Number, clients: int) -> ConvexRate:
       4.1
 
     Reference:
-      Li & Richtarik 2021, the parameters of its theorem; the bound is derived here from the
-      method's recursions, with constants of its own.
+      Li & Richtarik 2021, for the parameters; the bound, with its constants, and the maximum with
+      :math:`\beta` in the first step are derived here from the method's recursions.
     """
     checks.positive("smoothness", smoothness)
     checks.nonnegative("variance", variance)

@@ -85,7 +85,7 @@ class CANITA(CompressedGradients):
       True
 
     Reference:
-      Li & Richtarik 2021, Algorithm 1, and its theorem for the parameters.
+      Li & Richtarik 2021, Algorithm 1, and the parameters for convex objectives.
     """
 
     probability: Float[Array, ""] | float | None = field(default=None, kw_only=True)
