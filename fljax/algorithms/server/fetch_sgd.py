@@ -54,9 +54,9 @@ class FetchSGD(SomeClients, SomeSamples):
 
     where :math:`\mathrm{Top}_c` keeps the :math:`c` entries of largest magnitude. A sketch is
     linear, so that momentum and errors, which other methods keep at clients, are tables at the
-    server, and a client may take part in a single round. The hash functions are drawn once, from the run's key,
-    and are the same for all clients and rounds. The server needs the sum of the messages alone:
-    pairwise masks may hide them (:class:`fljax.link.SecureAggregation`).
+    server, and a client may take part in a single round. The hash functions are drawn once, from
+    the run's key, and are the same for all clients and rounds. The server needs the sum of the
+    messages alone: pairwise masks may hide them (:class:`fljax.link.SecureAggregation`).
 
     With ``zeroing`` the cells of both tables to which :math:`\mathcal S(\Delta)` adds are set to
     zero,
