@@ -48,6 +48,7 @@ ARGUMENTS = {
     "clusters": "2",
     "components": "2",
     "convexity": "0.1",
+    "count": "5",
     "compression": "fl.link.TopK(10)",
     "compressors_up": "fl.link.Quantize(8)",
     "downlink": "fl.link.TopK(20)",
@@ -62,6 +63,7 @@ ARGUMENTS = {
     "public": "jax.random.normal(keys[2], (30, 6))",
     "public_batch": "10",
     "server": "optax.sgd(1.0)",
+    "sketch": "fl.link.CountSketch(5, 10)",
     "sparsity": "4",
     "solver": "fl.algorithms.FedAvg(step_size=0.1)",
     "step_size": "0.1",
@@ -71,7 +73,7 @@ ARGUMENTS = {
 }
 
 #: Algorithms whose compressor must be unbiased.
-UNBIASED = ("ADIANA", "DASHA", "DIANA", "MARINA")
+UNBIASED = ("ADIANA", "CANITA", "DASHA", "DIANA", "MARINA")
 
 #: Arguments with a default that an algorithm cannot do without in its standard setting.
 SPECIAL = {

@@ -71,6 +71,7 @@ LACKS = {
     "clients_per_round": "draws a part of the clients, and here all take part",
     "clusters": "finds a number of clusters, and here are none",
     "compression": "compresses by a rule that must be given, and here messages are whole",
+    "sketch": "sketches gradients in a table whose size must be given, and here messages are whole",
     "sparsity": "masks parameters by a number that must be given, and here messages are whole",
     "personal": "keeps a named part of a model at each client, and here no part is",
     "topology": "mixes on a small graph that must be given, and here is none",

@@ -99,6 +99,7 @@ from fljax.algorithms.personalized.pfedme import PFedMe
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.adiana import ADIANA
 from fljax.algorithms.server.afl import AFL
+from fljax.algorithms.server.canita import CANITA
 from fljax.algorithms.server.ccvr import CCVR
 from fljax.algorithms.server.conventional_fl import ConventionalFL
 from fljax.algorithms.server.dane import DANE
@@ -126,6 +127,7 @@ from fljax.algorithms.server.fedpd import FedPD
 from fljax.algorithms.server.fedprox import ExactFedProx, FedProx
 from fljax.algorithms.server.fedrs import FedRS
 from fljax.algorithms.server.fedsam import FedSAM
+from fljax.algorithms.server.fetch_sgd import FetchSGD
 from fljax.algorithms.server.fjord import FjORD
 from fljax.algorithms.server.flora import FLoRA
 from fljax.algorithms.server.generalized_gradient import GeneralizedGradient
@@ -155,6 +157,7 @@ __all__ = [
     "ATC",
     "ATCGTSAGA",
     "BEER",
+    "CANITA",
     "CCVR",
     "CEDAS",
     "CFL",
@@ -256,6 +259,7 @@ __all__ = [
     "FedRep",
     "FedSAM",
     "FedYogi",
+    "FetchSGD",
     "FineTunedFedAvg",
     "FjORD",
     "GeneralizedGradient",

@@ -18,6 +18,7 @@ from fljax.link.compression import (
     StochasticSign,
     TopK,
 )
+from fljax.link.count_sketch import CountSketch, HashFunctions
 from fljax.link.delays import (
     DelayLaw,
     DelayTrace,
@@ -49,6 +50,7 @@ __all__ = [
     "Circular",
     "Compressor",
     "Contractive",
+    "CountSketch",
     "DelayLaw",
     "DelayTrace",
     "EdgeDelays",
@@ -56,6 +58,7 @@ __all__ = [
     "Geometric",
     "GilbertElliott",
     "GraphHomomorphic",
+    "HashFunctions",
     "Inbox",
     "Independent",
     "Line",

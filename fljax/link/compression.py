@@ -6,8 +6,9 @@ a reference (the server's model), the difference from it is compressed.
 
 Theory knows two classes, which a compressor declares. It is *unbiased* with the variance
 :math:`\omega` if :math:`E\,C(v)=v` and :math:`E\|C(v)-v\|^2\le\omega\|v\|^2`
-(:meth:`Compressor.variance`): :class:`RandomK`, :class:`Quantize`, :class:`Natural`. Averaging many
-such messages gives nearly the average of the vectors. It is *contractive* with :math:`\alpha` if
+(:meth:`Compressor.variance`): :class:`RandomK`, :class:`Quantize`, :class:`Natural`,
+:class:`~fljax.link.CountSketch`. Averaging many such messages gives nearly the average of the
+vectors. It is *contractive* with :math:`\alpha` if
 :math:`E\|C(v)-v\|^2\le(1-\alpha)\|v\|^2` (:meth:`Compressor.contraction`): :class:`TopK`,
 :class:`Sign`, and unbiased ones with :math:`\omega<1` or divided by :math:`1+\omega`
 (:class:`Contractive`). :class:`StochasticSign` is of neither class: it is unbiased up to a scale,

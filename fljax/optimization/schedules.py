@@ -21,6 +21,7 @@ __all__ = [
     "PowerDecay",
     "Schedule",
     "StepSize",
+    "Warmup",
     "as_schedule",
     "from_optax",
 ]
@@ -170,6 +171,43 @@ class GeometricDecay:
     def __call__(self, round: Array) -> Array:
         dtype = jnp.result_type(self.initial)
         return self.initial * self.factor ** round.astype(dtype)
+
+
+@module
+class Warmup:
+    r"""From ``initial`` in round 1 along a line to ``final`` in round ``1 + rounds``, then
+    constant:
+
+    .. math:: a+(b-a)\min\Big(1,\frac{n-1}r\Big)
+
+    Args:
+      initial: :math:`a>0`.
+      final: :math:`b>0`.
+      rounds: :math:`r>0`, not necessarily an integer.
+
+    Raises:
+      ValueError: a number that is not positive.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> schedule = fl.schedules.Warmup(0.25, 1.0, rounds=3.0)
+      >>> [float(schedule(jnp.asarray(n))) for n in (1, 2, 4, 9)]
+      [0.25, 0.5, 1.0, 1.0]
+    """
+
+    initial: Float[Array, ""] | float
+    final: Float[Array, ""] | float
+    rounds: Float[Array, ""] | float
+
+    def validate(self) -> None:
+        checks.positive("initial step size", self.initial)
+        checks.positive("final step size", self.final)
+        checks.positive("rounds", self.rounds)
+
+    def __call__(self, round: Array) -> Array:
+        dtype = jnp.result_type(self.initial)
+        part = jnp.minimum(1, (round.astype(dtype) - 1) / self.rounds)
+        return self.initial + (self.final - self.initial) * part
 
 
 @module

@@ -13,13 +13,24 @@ the factor is one.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax.optimization.schedules import Warmup
 from fljax.theory.step_bounds import Number, check_curvatures
 
-__all__ = ["Accelerated", "CompressedRate", "adiana", "dasha", "diana", "ef21", "marina"]
+__all__ = [
+    "Accelerated",
+    "CompressedRate",
+    "ConvexRate",
+    "adiana",
+    "canita",
+    "dasha",
+    "diana",
+    "ef21",
+    "marina",
+]
 
 
 class Accelerated(NamedTuple):
@@ -27,6 +38,23 @@ class Accelerated(NamedTuple):
 
     step_size: Array  # []
     probability: Array  # []
+
+
+class ConvexRate(NamedTuple):
+    """The parameters of CANITA, and what bounds its error."""
+
+    step_size: Warmup
+    probability: Array  # []  with which the model is renewed
+    offset: Array  # []  c, the first rounds' delay of the decay
+
+    def bound(self, rounds: Int[Array, "*rounds"] | int) -> Float[Array, "*rounds"]:
+        r"""Return the factor :math:`C_n` of
+        :math:`E\,f(w^{(n)})-f^*\le C_n\|x^{(0)}-x^*\|^2` after :math:`n` rounds.
+        """
+        checks.positive("rounds", rounds)
+        number = jnp.asarray(rounds, self.probability.dtype)
+        share = 3 / (self.probability * (number - 1 + self.offset))
+        return 3 * self.probability * share**2 / (2 * self.step_size(number))
 
 
 class CompressedRate(NamedTuple):
@@ -203,6 +231,69 @@ def adiana(smoothness: Number, convexity: Number, variance: Number, clients: int
     probability = jnp.minimum(1.0, jnp.maximum(1.0, share - 1) / (2 * (1 + variance)))
     spread = 64 * variance * (2 * probability * (1 + variance) + 1) ** 2 / clients
     return Accelerated(1 / (smoothness * jnp.maximum(2.0, spread)), probability)
+
+
+@checked
+def canita(smoothness: Number, variance: Number, clients: int) -> ConvexRate:
+    r"""CANITA: with :math:`b=\min\big(\omega,\sqrt{\omega(1+\omega)^2/K}\big)`,
+    :math:`p=\frac1{1+b}`, :math:`c=9(1+b+\omega)`,
+
+    .. math::
+
+        \beta=\frac{48\omega(1+\omega)(1+b+2(1+\omega))}{K(1+b)^2},\qquad
+        \beta_0=\frac{9(1+b+\omega)^2}{2(1+b)}
+
+    the step size grows by the factor :math:`1+\frac1{n-1+c}` from each round to the next, which is
+    along a line,
+
+    .. math::
+
+        \mu^{(n)}=\min\bigg(\frac{n+c}{1+c}\,\mu^{(1)},\;\frac1{L(\beta+3/2)}\bigg),\qquad
+        \mu^{(1)}=\frac1{L(\max(\beta,\beta_0)+3/2)}
+
+    and for convex objectives of all clients, with :math:`x^{(0)}` the initial model,
+
+    .. math::
+
+        E\,f(w^{(n)})-f^*\le\frac{27(1+b)}{2(n-1+c)^2\mu^{(n)}}\|x^{(0)}-x^*\|^2
+
+    which is of the order of :math:`(1+b+\omega)^3/n^3+(1+b)(1+\beta)/n^2`. For
+    :math:`K\ge\omega^3` the second part is that of accelerated gradient descent, up to a constant.
+
+    Args:
+      smoothness: :math:`L`, of every client.
+      variance: :math:`\omega\ge0`.
+      clients: :math:`K\ge1`.
+
+    Raises:
+      ValueError: a smoothness that is not positive, a negative variance.
+
+    Example:
+      >>> import fljax as fl
+      >>> rate = canita(2.0, fl.link.RandomK(10).variance(dim=20), clients=100)
+      >>> round(float(rate.step_size.final), 4), round(float(rate.probability), 4)
+      (0.1007, 0.8333)
+      >>> round(float(rate.bound(1000) / rate.bound(2000)), 1)
+      4.1
+
+    Reference:
+      Li & Richtarik 2021, for the parameters; the bound, with its constants, and the maximum with
+      :math:`\beta` in the first step are derived here from the method's recursions.
+    """
+    checks.positive("smoothness", smoothness)
+    checks.nonnegative("variance", variance)
+    checks.count("clients", clients)
+    variance = jnp.asarray(variance)
+    extra = jnp.minimum(variance, (1 + variance) * jnp.sqrt(variance / clients))
+    offset = 9 * (1 + extra + variance)
+    spread = 48 * variance * (1 + variance) * (1 + extra + 2 * (1 + variance))
+    spread = spread / (clients * (1 + extra) ** 2)
+    first_spread = jnp.maximum(spread, offset**2 / (18 * (1 + extra)))
+    initial = 1 / (smoothness * (first_spread + 1.5))
+    final = 1 / (smoothness * (spread + 1.5))
+    # A positive number also where both steps are equal.
+    rounds = jnp.maximum((final / initial - 1) * (1 + offset), 1)
+    return ConvexRate(Warmup(initial, final, rounds), 1 / (1 + extra), offset)
 
 
 @checked

@@ -24,13 +24,13 @@ AVAILABLE[3, 2] = False
 COUNTING = {
     *("FL", "FedProx, exact", "DANE", "SCAFFOLD", "FedDyn", "AFL", "FedPD", "Fed-LT", "DP-SGD"),
     *("FedBuff", "FedAsync", "pFedMe", "FedAMP", "IFCA", "EF-SGD", "EF21", "DIANA", "TAMUNA"),
-    *("FedADMM", "EASGD", "FedCross"),
+    *("FedADMM", "EASGD", "FedCross", "FetchSGD"),
 }
 
 #: Algorithms that refuse such a client or clients that are absent, and those of other problems.
 OTHERS = {
     *("ISFedAvg", "Scaffnew", "Sharing ADMM", "Generalized gradient"),
-    *("EF21-BC", "MARINA", "DASHA", "ADIANA", "PowerSGD"),
+    *("EF21-BC", "MARINA", "DASHA", "ADIANA", "CANITA", "PowerSGD"),
 }
 
 

@@ -145,7 +145,7 @@ SAVING = [
     *("BEER", "MoTEF", "LEAD", "CEDAS", "DeTAG", "Epidemic learning", "Teleportation"),
 ]
 #: Algorithms that compress by draws of each client: more of them in test_compressing.
-COMPRESSING = ["DIANA", "MARINA", "DASHA", "ADIANA", "TAMUNA"]
+COMPRESSING = ["DIANA", "MARINA", "DASHA", "ADIANA", "CANITA", "TAMUNA"]
 #: Algorithms that read logits or representations of a network: more of them in test_predictions.
 READING = list(reading.CASES)
 PROXIMAL = (

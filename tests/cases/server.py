@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import optax
 
-from fljax._core.prng import key_of
+from fljax._core.prng import as_key, key_of
 from fljax.algorithms import (
     ADIANA,
     AFL,
+    CANITA,
     DANE,
     DASHA,
     DIANA,
@@ -42,6 +43,7 @@ from fljax.algorithms import (
     FedProx,
     FedSAM,
     FedYogi,
+    FetchSGD,
     GeneralizedGradient,
     HingeStaleness,
     ISFedAvg,
@@ -55,7 +57,7 @@ from fljax.algorithms import (
     SharingADMM,
     SignSGD,
 )
-from fljax.link import Circular, Natural, Quantize, RandomK, Sign, TopK
+from fljax.link import Circular, CountSketch, Natural, Quantize, RandomK, Sign, TopK
 from fljax.privacy import ZCDP, CentralGaussian, NoisyGradients
 from tests.cases import costs
 from tests.cases.world import (
@@ -325,6 +327,47 @@ COMPRESSED_LOOPS |= {
 }
 
 
+def canita_loop(algorithm, world, step):
+    variance = algorithm.compression.variance(len(world.start))
+    if algorithm.probability is None:
+        extra = min(variance, (variance * (1 + variance) ** 2 / world.clients) ** 0.5)
+        probability = 1 / (1 + extra)
+    else:
+        probability = float(algorithm.probability)
+        extra = 1 / probability - 1
+    share = algorithm.fast_share
+    return compressed.canita(
+        world,
+        step,
+        (lambda n: 3 * (1 + extra) / (n - 1 + 9 * (1 + extra + variance)))
+        if share is None
+        else step_of(share),
+        probability,
+        1 / (1 + variance)
+        if algorithm.memory_step_size is None
+        else float(algorithm.memory_step_size),
+        coins_of(probability, rounds=len(world.active)),
+    )
+
+
+def fetch_sgd_loop(algorithm, world, step):
+    key = key_of(jax.random.fold_in(as_key(1), 0), "algorithm")
+    cells, signs = map(np.asarray, algorithm.sketch.draw(key, len(world.start)))
+    return compressed.fetch_sgd(
+        world,
+        step,
+        cells,
+        signs,
+        algorithm.sketch.columns,
+        algorithm.count,
+        float(algorithm.momentum),
+        algorithm.zeroing,
+    )
+
+
+COMPRESSED_LOOPS |= {CANITA: canita_loop, FetchSGD: fetch_sgd_loop}
+
+
 def control_step_of(algorithm):
     """TAMUNA's step of the control variates."""
     if algorithm.control_step_size is not None:
@@ -583,6 +626,16 @@ CASES = {
         None,
         compressed_loop,
         costs.estimating_twice,
+    ),
+    "CANITA": Case(
+        CANITA(0.05, compression=RandomK(2)), None, compressed_loop, costs.estimating_twice
+    ),
+    "FetchSGD": Case(
+        FetchSGD(0.05, sketch=CountSketch(3, 2), count=2, momentum=0.5),
+        None,
+        compressed_loop,
+        costs.server,
+        sent=(2, 3),
     ),
     "PowerSGD": Case(PowerSGD(0.05, rank=1, momentum=0.5), None, compressed_loop, costs.estimating),
     "TAMUNA": Case(

@@ -16,7 +16,7 @@ from fljax.algorithms import (
     Scaffnew,
 )
 from fljax.metrics.definitions import Metric
-from fljax.optimization.schedules import GeometricDecay, PowerDecay
+from fljax.optimization.schedules import GeometricDecay, PowerDecay, Warmup
 from fljax.privacy import ZCDP, Gap
 from fljax.problems import (
     ElasticNet,
@@ -108,6 +108,9 @@ MEMBERS = [pgfl.Client(X, y, ridge=STRENGTH / CLIENTS) for X, y in make_data()]
 def step_of(schedule):
     if isinstance(schedule, PowerDecay):
         return lambda n: float(schedule.initial) * n ** -float(schedule.power)
+    if isinstance(schedule, Warmup):
+        first, last, rounds = float(schedule.initial), float(schedule.final), float(schedule.rounds)
+        return lambda n: first + (last - first) * min(1, (n - 1) / rounds)
     return lambda n: float(schedule.value)
 
 

@@ -13,6 +13,7 @@ from fljax.algorithms import OnlineFed, PAOFed
 from fljax.link import (
     Circular,
     Contractive,
+    CountSketch,
     Natural,
     Quantize,
     RandomK,
@@ -128,7 +129,14 @@ def test_stochastic_signs_have_their_probabilities_and_stop_at_the_bound():
 
 @pytest.mark.parametrize(
     ("compressor", "gain"),
-    [(RandomK(2), 1.0), (Quantize(3), 1.0), (Natural(), 1.0), (StochasticSign(5.0), 5.0)],
+    [
+        (RandomK(2), 1.0),
+        (Quantize(3), 1.0),
+        (Natural(), 1.0),
+        (StochasticSign(5.0), 5.0),
+        (CountSketch(1, 3), 1.0),
+        (CountSketch(4, 2), 1.0),
+    ],
 )
 def test_unbiased(compressor, gain):
     row = np.array([3.0, -1.0, 0.2, 0.5, -4.0])
@@ -137,7 +145,9 @@ def test_unbiased(compressor, gain):
     assert error.max() < stats.norm.isf(LEVEL / 2)
 
 
-@pytest.mark.parametrize("compressor", [RandomK(2), Quantize(3), Natural(), StochasticSign(4.0)])
+@pytest.mark.parametrize(
+    "compressor", [RandomK(2), Quantize(3), Natural(), StochasticSign(4.0), CountSketch(2, 3)]
+)
 def test_every_row_is_drawn_by_its_own_key_alone(compressor):
     message = np.random.default_rng(0).normal(size=(20, 6))
     keys = jax.random.split(jax.random.key(3), 20)
@@ -169,6 +179,7 @@ WORST = {
     "2 bits": (Quantize(2), [1.0, *5 * [1 / (1 + np.sqrt(1 + 5))]]),
     "3 bits": (Quantize(3), [-2.0, *5 * [2 / (3 + np.sqrt(9 + 5))]]),
     "natural": (Natural(), 6 * [4 / 3]),
+    "sketch": (CountSketch(1, 4), [3.0, -1.0, 0.2, 0.5, -4.0, 1.0]),
     "top": (TopK(2), [1.0, -1.0, 1.0, 1.0, 1.0, 1.0]),
     "sign": (Sign(), [1.0, *5 * [1e-9]]),
     "contractive": (Contractive(RandomK(2)), [3.0, -1.0, 0.2, 0.5, -4.0, 1.0]),
@@ -196,7 +207,9 @@ def test_the_declared_bound_is_attained(name):
 
 @given(
     st.lists(st.floats(-10, 10).map(lambda v: round(v, 3)), min_size=5, max_size=5).filter(any),
-    st.sampled_from([case[0] for case in WORST.values()]),
+    st.sampled_from(
+        [case[0] for case in WORST.values()] + [CountSketch(rows, 2) for rows in (2, 3, 4)]
+    ),
 )
 @settings(max_examples=40, deadline=None)
 def test_no_message_exceeds_the_declared_bound(row, compressor):
@@ -207,6 +220,7 @@ def test_no_message_exceeds_the_declared_bound(row, compressor):
 
 def test_the_classes_of_compressors():
     assert RandomK(2).variance(10) == 4
+    assert CountSketch(3, 4).variance(9) == 2
     assert RandomK(2).contraction(10) is None
     assert RandomK(8).contraction(10) == 0.75  # an omega below one is a contraction
     assert Natural().contraction(1000) == 7 / 8
@@ -259,6 +273,7 @@ def test_a_compressor_without_a_class_is_told_what_to_declare():
         (Quantize(2), 200, 432),
         (Quantize(8), 200, 1632),
         (Natural(), 200, 1800),
+        (CountSketch(3, 20), 200, 60 * 32),
     ],
 )
 def test_bits_on_the_wire(compressor, dim, bits):
@@ -278,6 +293,8 @@ def test_at_most_the_available_entries_can_be_kept(kind):
         (lambda: TopK(0), "count must be >= 1, got 0"),
         (lambda: RandomK(0), "count must be >= 1, got 0"),
         (lambda: Quantize(1), "bits_each must be >= 2, got 1. One of them is the sign"),
+        (lambda: CountSketch(0, 3), "rows must be >= 1, got 0"),
+        (lambda: CountSketch(3, 0), "columns must be >= 1, got 0"),
         (lambda: StochasticSign(0.0), "bound must be finite and > 0, got 0"),
     ],
 )

@@ -33,6 +33,17 @@ def test_the_formulas_of_the_literature():
     np.testing.assert_allclose(values(GeometricDecay(0.4, 0.98)), 0.4 * 0.98**ROUNDS, rtol=1e-14)
 
 
+def test_a_warmup_is_a_line_and_then_constant():
+    rising = values(fl.schedules.Warmup(0.1, 0.6, 12.5))
+    np.testing.assert_allclose(rising[:13], 0.1 + 0.04 * np.arange(13), rtol=1e-14)
+    np.testing.assert_allclose(rising[13:], 0.6, rtol=1e-14)
+    np.testing.assert_allclose(values(fl.schedules.Warmup(0.6, 0.1, 1.0))[1:], 0.1, rtol=1e-14)
+    with pytest.raises(ValueError, match="rounds must be finite and > 0, got 0"):
+        fl.schedules.Warmup(0.1, 0.2, 0.0)
+    with pytest.raises(ValueError, match="initial step size must be finite and > 0, got 0"):
+        fl.schedules.Warmup(0.0, 0.2, 3.0)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize(
     ("make", "numbers", "swept"),

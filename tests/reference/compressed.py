@@ -4,7 +4,8 @@ Error feedback (Stich et al. 2018, Algorithm 1; Karimireddy et al. 2019, Algorit
 EF21-BC (Richtarik et al. 2021, Algorithm 2; Fatkhullin et al. 2021, Algorithms 4 and 5), DIANA
 (Mishchenko et al. 2019, Algorithm 1), MARINA and PP-MARINA (Gorbunov et al. 2021, Algorithms 1 and
 4), DASHA (Tyurin and Richtarik 2023, Algorithm 1), ADIANA (Li et al. 2020, Algorithm 1), TAMUNA
-(Condat et al. 2023, Algorithm 1), PowerSGD (Vogels et al. 2019, Algorithms 1 and 2).
+(Condat et al. 2023, Algorithm 1), PowerSGD (Vogels et al. 2019, Algorithms 1 and 2), CANITA (Li and
+Richtarik 2021, Algorithm 1), FetchSGD (Rothchild et al. 2020, Algorithm 1).
 
 All is injected through a `World`. Rounds count from 1, clients from 0; a result is the server's
 model of every round, ``[T, D]``, and the clients' last vectors.
@@ -166,6 +167,85 @@ def adiana(world, step, convexity, probability, memory_step, coins):
         z = (1 - gamma * convexity) * z + gamma * convexity * x + gamma / eta * (y - x)
         history.append(y)
     return np.array(history), np.array(shifts)
+
+
+def canita(world, step, share, probability, memory_step, coins):
+    """``share(n)`` is theta; ``coins[n - 1]``: whether ``w`` becomes ``z`` in round ``n``. Messages
+    of the first round are gradients.
+    """
+    x = w = world.start
+    everyone = range(world.clients)
+    shifts = [np.zeros_like(x) for _ in everyone]
+    history = []
+    for n in range(1, len(world.active) + 1):
+        theta = share(n)
+        y = theta * x + (1 - theta) * w
+        if n == 1:
+            for k in everyone:
+                if world.arrived(n, k):
+                    shifts[k] = world.gradient(n, k, y)
+            g = sum(shifts) / world.clients
+        else:
+            g = sum(shifts) / world.clients
+            new = []
+            for k in everyone:
+                change = world.compress(n, k, world.gradient(n, k, y) - shifts[k], 2)
+                learned = world.compress(n, k, world.gradient(n, k, w) - shifts[k], 3)
+                if world.arrived(n, k):
+                    g = g + change / world.clients
+                new.append(shifts[k] + memory_step * learned * world.arrived(n, k))
+            shifts = new
+        x = x - step(n) / theta * g
+        if coins[n - 1]:
+            w = theta * x + (1 - theta) * w
+        history.append(w)
+    return np.array(history), np.array(shifts)
+
+
+def count_sketch(vector, cells, signs, columns):
+    """The table: entry ``i`` is added to column ``cells[j][i]`` of row ``j``."""
+    table = np.zeros((len(cells), columns))
+    for j in range(len(cells)):
+        for i in range(len(vector)):
+            table[j, cells[j][i]] += signs[j][i] * vector[i]
+    return table
+
+
+def estimates_of(table, cells, signs):
+    """Of each entry the median of the rows' estimates."""
+    rows, dim = np.shape(cells)
+    return np.array(
+        [np.median([signs[j][i] * table[j, cells[j][i]] for j in range(rows)]) for i in range(dim)]
+    )
+
+
+def fetch_sgd(world, step, cells, signs, columns, count, momentum, zeroing):
+    """The models, and the last table of errors, its rows one after the other."""
+    x = world.start
+    velocity = errors = np.zeros((len(cells), columns))
+    history = []
+    for n, active in enumerate(world.active, 1):
+        received = [
+            count_sketch(world.gradient(n, k, x), cells, signs, columns)
+            for k in active
+            if world.arrived(n, k)
+        ]
+        if received:
+            velocity = momentum * velocity + sum(received) / len(received)
+            errors = errors + step(n) * velocity
+            estimate = estimates_of(errors, cells, signs)
+            update = np.zeros_like(x)
+            for i in sorted(range(len(x)), key=lambda i: -abs(estimate[i]))[:count]:
+                update[i] = estimate[i]
+            table = count_sketch(update, cells, signs, columns)
+            if zeroing:
+                velocity = np.where(table != 0, 0, velocity)
+                errors = np.where(table != 0, 0, errors)
+            else:
+                errors = errors - table
+            x = x - update
+        history.append(x)
+    return np.array(history), errors.reshape(-1)
 
 
 def mask_of(column, order, sparsity, columns, dim):

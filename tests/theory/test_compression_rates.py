@@ -1,11 +1,12 @@
 """Rates of compressed methods against their runs, round by round, and against other formulas."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fljax as fl
-from fljax.algorithms import ADIANA, DASHA, DIANA, EF21, MARINA
+from fljax.algorithms import ADIANA, CANITA, DASHA, DIANA, EF21, MARINA
 from fljax.link import Contractive, Natural, Quantize, RandomK, Sign, TopK
 from fljax.simulation.scan import trace
 from fljax.theory import compression
@@ -172,6 +173,114 @@ def test_the_probability_and_step_of_adiana_in_numbers():
     close(compression.adiana(2.0, 1.0, 0.0, 4).step_size, 1 / 4)
 
 
+CONVEX = np.array([4.0, 0.3, 1e-3])
+
+
+def convex_problem(clients, seed=2):
+    """Quadratic objectives of clients with their common minimizer far away, and hardly curved along
+    one direction: the problem, and the excess of the objective at models.
+    """
+    rng = np.random.default_rng(seed)
+    targets = rng.normal(size=(clients, 3)) + np.array([1.0, 5.0, 60.0])
+    roots = np.stack([np.diag(np.sqrt(CONVEX)) for _ in range(clients)])
+    data = zip(np.sqrt(3) * roots, np.sqrt(3) * np.sqrt(CONVEX) * targets, strict=True)
+    problem = fl.problems.from_clients(tuple(data), fl.problems.LeastSquares())
+    best = targets.mean(0)
+    curvature = jax.hessian(lambda w: problem.objective(np.ones((clients, 1)) * w[None]).mean())
+    hessian = np.asarray(curvature(np.zeros(3)))
+    return problem, best, hessian
+
+
+@pytest.mark.parametrize(
+    ("compressor", "clients"), [(Natural(), 3), (RandomK(1), 40), (RandomK(2), 5)], ids=repr
+)
+def test_the_error_of_canita_is_within_its_bound(compressor, clients):
+    """In every round, on average over the draws: of one over the square of the rounds."""
+    problem, best, hessian = convex_problem(clients)
+    largest = np.linalg.eigvalsh(hessian)[-1]
+    rate = compression.canita(largest, compressor.variance(3), clients)
+    algorithm = CANITA(rate.step_size, compression=compressor)
+    simulation = fl.Simulation(problem, algorithm, metrics=(EXACT,))
+    keys = jax.random.split(fl.random_key(1), 40)
+    models = np.asarray(_traces(simulation, keys, 1500, 1)[0][EXACT.name])[:, :, 0]
+    apart = models - best
+    error = np.einsum("stj,ij,sti->st", apart, hessian, apart).mean(0) / 2
+    bound = np.asarray(rate.bound(jnp.arange(1, 1501))) * np.sum(best**2)
+    assert np.all(error <= bound)
+    assert error[-1] < 0.1 * error[0]
+
+
+def test_canita_with_many_clients_is_faster_than_diana_without_a_curvature():
+    """Steps of both theorems: along a direction that is hardly curved acceleration pays."""
+    clients = 60
+    problem, best, hessian = convex_problem(clients)
+    variance = Natural().variance(3)
+    largest = np.linalg.eigvalsh(hessian)[-1]
+    steps = {
+        DIANA: float(compression.diana(largest, variance, clients).step_size),
+        CANITA: compression.canita(largest, variance, clients).step_size,
+    }
+    left = {}
+    for kind, step in steps.items():
+        simulation = fl.Simulation(problem, kind(step, compression=Natural()), metrics=(EXACT,))
+        trace_of = _traces(simulation, jax.random.split(fl.random_key(1), 1), 1000, 1)
+        apart = np.asarray(trace_of[0][EXACT.name])[0, -1, 0] - best
+        left[kind] = apart @ hessian @ apart
+    assert left[CANITA] < 0.1 * left[DIANA]
+
+
+@pytest.mark.parametrize("variance", [0.0, 0.125, 1.0, 6.0, 40.0])
+@pytest.mark.parametrize("clients", [1, 10, 300, 10**5])
+def test_the_parameters_of_canita_fulfil_the_conditions_of_its_bound(variance, clients):
+    r"""The recursions that the bound follows from, per round and with :math:`L=1`.
+
+    With :math:`F` the excess at w, :math:`H` the mean square of the errors of the shifts,
+    :math:`Y\le2D` the mean square of gradients' differences between y and w, :math:`D` the Bregman
+    distance, and :math:`V\le2\omega(Y+H)/K` the variance of g,
+
+    .. math::
+
+        F(z)&\le(1-\theta)F(w)+\frac{\theta^2}{2\mu}(d-d^+)-\frac\mu2(1-\mu)G
+            +\frac\mu2(1+\mu)V-(1-\theta)D \\
+        H^+&\le(1-\alpha/2)H+2p(1+2p/\alpha)\big(\mu^2(G+V)+Y\big)
+
+    The error is bounded if there are weights of H, here the least ones, with which G, H and Y
+    have no positive factor left, and if those of F telescope.
+    """
+    rate = compression.canita(1.0, variance, clients)
+    offset, p = float(rate.offset), float(rate.probability)
+    # Until the step size is constant, and the least weight has forgotten where it began.
+    n = np.arange(1, int(float(rate.step_size.rounds) + 60 * offset))
+    step = np.asarray(jax.vmap(rate.step_size)(n))
+    theta = 3 / p / (n - 1 + offset)
+    alpha = 1 / (1 + variance)
+    factor = p * (1 + 2 * p / alpha)
+    noise = (step / theta) ** 2 * 2 * variance / clients
+    weights = np.zeros(len(n) + 1)
+    for i in reversed(range(len(n))):
+        weights[i] = weights[i + 1] * (1 - alpha / 2) + noise[i]
+    after = weights[1:]
+    assert np.all(4 * factor * after * theta**2 <= 1 - step)
+    assert np.all(noise + 2 * factor * after <= (1 - theta) * step / (2 * theta**2))
+    telescoping = (1 - p * theta) * step / theta**2
+    assert np.all(telescoping[1:] <= (step / theta**2)[:-1] * (1 + 1e-12))
+    first = step[0] / (p * theta[0] ** 2) / 2 + 1 / 2  # of F(w) <= d / 2, and of d / 2
+    assert first <= 1.5
+    close(rate.bound(jnp.asarray(n)), 1.5 * p * theta**2 / step, rtol=1e-10)
+
+
+def test_the_parameters_of_canita_in_numbers():
+    rate = compression.canita(2.0, 3.0, 48)  # b is 1
+    close(rate.probability, 1 / 2)
+    close(rate.offset, 45.0)
+    close(rate.step_size.final, 1 / (2 * (48 * 3 * 4 * 10 / (48 * 4) + 1.5)))
+    close(rate.step_size.initial, 1 / (2 * (9 * 25 / 4 + 1.5)))
+    close(rate.step_size(np.int32(2)) / rate.step_size.initial, 47 / 46)
+    rate = compression.canita(2.0, 3.0, 1)  # b is omega, and the last step also the first
+    close(rate.probability, 1 / 4)
+    close(rate.step_size.initial, rate.step_size.final)
+
+
 def test_without_compression_steps_are_those_of_gradient_descent():
     for rate in (
         compression.ef21(4.0, 1.0),
@@ -218,6 +327,8 @@ def test_steps_by_the_theorems_in_numbers():
         (lambda: compression.diana(1.0, -1.0, 3), "variance must be .*got -1"),
         (lambda: compression.marina(1.0, 1.0, 3, probability=1.5), "probability must be .*1.5"),
         (lambda: compression.marina(1.0, 1.0, 3, participants=4), "at most the 3 clients, got 4"),
+        (lambda: compression.canita(1.0, -0.5, 3), "variance must be .*got -0.5"),
+        (lambda: compression.canita(0.0, 0.5, 3), "smoothness must be .*> 0"),
         (lambda: compression.dasha(-1.0, 1.0, 3), "smoothness must be .*> 0"),
         (lambda: compression.dasha(1.0, 1.0, 0), "clients must be >= 1"),
     ],

@@ -331,7 +331,7 @@ def test_a_linear_range_is_respected():
 #: Algorithms that must be given more than numbers: a part of them is the scenario's.
 WITHOUT = {
     *("CCVR", "Choco-SGD", "Diffusion, general", "Ditto", "FedAvg-FT", "FedBABU", "FedDF", "FedMD"),
-    *("EF-SGD", "EF21", "EF21-BC", "DIANA", "MARINA", "DASHA", "ADIANA"),
+    *("EF-SGD", "EF21", "EF21-BC", "DIANA", "MARINA", "DASHA", "ADIANA", "CANITA", "FetchSGD"),
     *("TAMUNA", "FedOpt", "FedPer", "BEER", "CEDAS", "LEAD", "MoTEF", "Teleportation"),
     *("FedRep", "FedSGD, networked", "GT-SARAH", "GT-SVRG", "IFCA", "ISFedAvg", "LG-FedAvg"),
     *("DESTRESS", "Network-SARAH", "Network-SVRG", "CFL", "FedEM", "kNN-Per", "Hier-Local-QSGD"),

@@ -8,7 +8,7 @@ import pytest
 
 import fljax as fl
 from fljax._core.prng import key_of
-from fljax.algorithms import ADIANA, DASHA, DIANA, EF21, EF21BC, EFSGD, MARINA, TAMUNA
+from fljax.algorithms import ADIANA, CANITA, DASHA, DIANA, EF21, EF21BC, EFSGD, MARINA, TAMUNA
 from fljax.link import Contractive, Natural, Quantize, RandomK, Sign, StochasticSign, TopK
 from fljax.participation.patterns import Trace
 from fljax.problems import optimum
@@ -30,6 +30,7 @@ ALL = [
     MARINA(STEP, compression=RandomK(1), probability=0.4),
     DASHA(STEP, compression=RandomK(2)),
     ADIANA(STEP, compression=RandomK(1), convexity=0.5, probability=0.4),
+    CANITA(STEP, compression=RandomK(1)),
     TAMUNA(STEP, sparsity=2, clients_per_round=4, local_steps=3),
 ]
 #: Methods that cope with absent clients, and the field of each client's state.
@@ -40,6 +41,7 @@ SHARED = KEEPING | {
     "MARINA": "gradients",
     "DASHA": "estimates",
     "ADIANA": "controls",
+    "CANITA": "controls",
     "TAMUNA": "controls",
 }
 REFERENCED = pytest.mark.parametrize("algorithm", ALL, ids=class_name)
@@ -128,6 +130,20 @@ def test_batches_are_those_of_the_loop(algorithm):
     compare(algorithm, world, SHARED[class_name(algorithm)])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"probability": 0.7},
+        {"probability": 1.0, "fast_share": 0.4},
+        {"fast_share": fl.schedules.PowerDecay(0.9, 1.0), "memory_step_size": 0.2},
+    ],
+)
+@pytest.mark.parametrize("step", [STEP, fl.schedules.Warmup(0.01, 0.07, 5.5)])
+def test_canita_has_the_schedules_that_it_is_given(options, step):
+    algorithm = CANITA(step, compression=RandomK(2), **options)
+    compare(algorithm, compressed_world(algorithm), "controls")
+
+
 # Special cases and limits -----------------------------------------------------------------------
 
 
@@ -153,12 +169,24 @@ def test_without_compression_all_are_gradient_descent(algorithm):
         close(model, x, rtol=0, atol=1e-13)
 
 
+def test_without_compression_canita_is_accelerated_gradient_descent():
+    """With the theorem's schedules, where ``w`` is ``z`` in each round."""
+    w = x = np.zeros(DIM)
+    for n, model in enumerate(trajectory(CANITA(STEP, compression=RandomK(DIM))), 1):
+        theta = 3 / (n + 8)
+        y = theta * x + (1 - theta) * w
+        gradient = np.mean([OBJECTIVE.gradient(k, y) for k in range(CLIENTS)], axis=0)
+        x = x - STEP / theta * gradient
+        w = y - STEP * gradient
+        close(model, w, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("algorithm", ALL[1:], ids=class_name)
 def test_compressed_differences_lead_to_the_exact_minimizer(algorithm):
     """With unlike clients and a constant step size, where fed-back errors stop short."""
     best = np.asarray(optimum(make_problem()))
     distance = np.abs(trajectory(algorithm, rounds=1500)[-1] - best).max()
-    assert distance < 1e-9
+    assert distance < (1e-5 if isinstance(algorithm, CANITA) else 1e-9)  # at a power of the rounds
     fed_back = trajectory(EFSGD(STEP, compression=TopK(1)), rounds=1500)[-1]
     assert np.abs(fed_back - best).max() > 1e-3
 
@@ -206,6 +234,10 @@ def test_bits_are_those_of_compressed_messages(algorithm):
     if isinstance(algorithm, ADIANA):
         expected *= 2
         published = 32 * DIM * (1 + np.array(coins_of(0.4)))
+    if isinstance(algorithm, CANITA):
+        expected *= 2
+        expected[0] = CLIENTS * 32 * DIM
+        published = 32 * DIM * (1 + np.array(coins_of(1 / (1 + np.sqrt(2 * 9 / 5)))))
     np.testing.assert_array_equal(up, expected)
     np.testing.assert_array_equal(down, CLIENTS * published)
 
@@ -250,6 +282,14 @@ def test_bits_are_those_of_the_participants():
             "ADIANA needs an unbiased compressor",
         ),
         (
+            CANITA(STEP, compression=TopK(1)),
+            r"CANITA needs an unbiased compressor, and TopK\(count=1\) has no",
+        ),
+        (
+            CANITA(STEP, compression=RandomK(1), memory_step_size=0.5),
+            r"memory_step_size must be finite and <= 0.33.*got 0.5.*1 / \(1 \+ omega\) for RandomK",
+        ),
+        (
             TAMUNA(STEP, sparsity=4, clients_per_round=3),
             "sparsity must be 2 to the 3 participants.*got 4",
         ),
@@ -290,6 +330,15 @@ def test_compressors_of_the_wrong_class_are_refused(algorithm, message):
             lambda: ADIANA(STEP, compression=RandomK(1), convexity=1.0, probability=0.0),
             "probability must",
         ),
+        (
+            lambda: CANITA(STEP, compression=RandomK(1), probability=0.0),
+            "probability must .*> 0.*would stay where it is",
+        ),
+        (lambda: CANITA(STEP, compression=RandomK(1), fast_share=1.5), "fast_share must .*<= 1"),
+        (
+            lambda: CANITA(STEP, compression=RandomK(1), memory_step_size=-0.1),
+            "memory_step_size must .*>= 0",
+        ),
         (lambda: EF21(STEP, compression=TopK(1), clients_per_round=0), "clients_per_round must be"),
     ],
 )
@@ -312,7 +361,7 @@ def test_parts_of_a_simulation_without_a_rule_are_refused(algorithm, parts, mess
         fl.Simulation(make_problem(), algorithm, **parts)
 
 
-@pytest.mark.parametrize("algorithm", [ALL[2], *ALL[4:7]], ids=class_name)
+@pytest.mark.parametrize("algorithm", [ALL[2], *ALL[4:8]], ids=class_name)
 def test_methods_of_all_clients_refuse_absent_ones(algorithm):
     with pytest.raises(ValueError, match="has no rule for absent clients"):
         fl.Simulation(make_problem(), algorithm, participation=Trace(ACTIVE))
