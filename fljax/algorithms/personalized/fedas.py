@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from fljax._core import checks
 from fljax._core.module import field, module, replace, static
 from fljax._core.numerics import HIGHEST
-from fljax.algorithms.algorithm import algorithm, start_models
+from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.personalized.fedproto import OF_MEANS, class_sums
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import Averaging, Cohort
@@ -120,8 +120,7 @@ class FedAS(Averaging):
         return self.message_size_of(problem), len(_body_indices(problem))
 
     def init(self, problem: Problem, network: Network) -> FedASState:
-        start = start_models(problem)
-        return FedASState(start, jnp.mean(start[:, _body_indices(problem)], axis=0))
+        return FedASState(start_models(problem), server_start(problem)[_body_indices(problem)])
 
     def step(self, state: FedASState, now: Round) -> FedASState:
         cohort = self.invite(now, state.model, draws=self.alignment_epochs + 1)

@@ -19,7 +19,7 @@ from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
 from fljax.graphs.federation import Network
 from fljax.models import Layout
-from fljax.optimization.optimizers import check_optimizer
+from fljax.optimization.optimizers import Optimizer, check_optimizer
 from fljax.problems import NoRegularizer, Problem, Reading, Softmax
 from fljax.problems.streams import Stream
 
@@ -58,8 +58,8 @@ class GPFL(Averaging):
         g=\frac1C\sum_c\hat e_c,\quad p_k=\sum_c\hat p_k(c)\,\hat e_c
 
     with the rectifier :math:`\sigma`. Both :math:`\gamma_V` and :math:`\beta_V` are a layer of
-    :math:`R` units with a rectifier and layer normalization. Local steps from what was received
-    and :math:`\varphi_k` are along the gradient of
+    :math:`R` units with a rectifier and layer normalization. Local steps start from the received
+    :math:`\theta,e,V` and :math:`\varphi_k`, and are along the gradient of
 
     .. math::
 
@@ -124,8 +124,9 @@ class GPFL(Averaging):
 
     def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
-        assert isinstance(problem, Problem)
-        check_optimizer(self.step_size, _layout(problem))
+        if isinstance(self.step_size, Optimizer):
+            assert isinstance(problem, Problem)
+            check_optimizer(self.step_size, _layout(problem))
 
     def message_size_of(self, problem: Problem) -> int:
         return len(_body_indices(problem)) + _layout(problem).dim
@@ -151,27 +152,8 @@ class GPFL(Averaging):
         embeddings = layout.parameters(received[len(body) :])["embeddings"]
         personal = _personal_inputs(participants.of(now.problem), embeddings)
 
-        def losses(samples: Reading, variables: Array, personal: Array) -> Array:
-            model = variables[:dim]
-            modules = layout.parameters(variables[dim:])
-            labels = samples.targets.astype(jnp.int32)
-            representation = samples.representation(model)
-            features = _features(modules, representation, personal)
-            guided = _features(modules, representation, jnp.mean(embeddings, axis=0))
-            task = samples.losses(samples.head(model, features))
-            angle = -jnp.take_along_axis(
-                jax.nn.log_softmax(_cosines(guided, modules["embeddings"]), axis=1),
-                labels[:, None],
-                axis=1,
-            )[:, 0]
-            return task + angle + self.guidance * _lengths(guided - embeddings[labels])
-
         def gradients(part: Problem, variables: Array, personal: Array) -> Array:
-            losses_alone = replace(part, regularizer=NoRegularizer())
-            gradient = losses_alone.gradient_of(losses, variables, personal)
-            penalty = part.regularizer_gradient(variables[:, :dim])
-            decay = self.weight_decay * variables[:, dim:]
-            return gradient + jnp.concatenate([penalty, decay], axis=1)
+            return self._gradients(part, variables, embeddings, personal)
 
         heads = participants.take(state.model)
         start = jnp.concatenate(
@@ -191,6 +173,38 @@ class GPFL(Averaging):
         common, modules = jnp.split(server, [len(body)])
         model = participants.put(state.model, learned[:, :dim]).at[:, body].set(common[None])
         return GPFLState(model, common, modules)
+
+    def _gradients(
+        self,
+        part: Problem,
+        variables: Float[Array, "chosen numbers"],
+        embeddings: Float[Array, "classes width"],
+        personal: Float[Array, "chosen width"],
+    ) -> Float[Array, "chosen numbers"]:
+        """The gradients by the models, and by the embeddings and the valve; ``embeddings`` are the
+        received ones.
+        """
+        dim = part.dim
+        layout = _layout(part)
+
+        def losses(samples: Reading, row: Array, personal: Array) -> Array:
+            model = row[:dim]
+            modules = layout.parameters(row[dim:])
+            labels = samples.targets.astype(jnp.int32)
+            representation = samples.representation(model)
+            features = _features(modules, representation, personal)
+            guided = _features(modules, representation, jnp.mean(embeddings, axis=0))
+            cosines = _cosines(guided, modules["embeddings"])
+            log_shares = jax.nn.log_softmax(cosines, axis=1)
+            angle = -jnp.take_along_axis(log_shares, labels[:, None], axis=1)[:, 0]
+            magnitude = _lengths(guided - embeddings[labels])
+            return samples.losses(samples.head(model, features)) + angle + self.guidance * magnitude
+
+        unregularized = replace(part, regularizer=NoRegularizer())
+        gradient = unregularized.gradient_of(losses, variables, personal)
+        penalty = part.regularizer_gradient(variables[:, :dim])
+        decay = self.weight_decay * variables[:, dim:]
+        return gradient + jnp.concatenate([penalty, decay], axis=1)
 
     def predictor(self, state: GPFLState, problem: Problem) -> Callable[[Problem], Array]:
         modules = _layout(problem).parameters(state.modules)
@@ -252,17 +266,19 @@ def _personal_inputs(
 
 
 def _features(
-    modules: PyTree, representation: Float[Array, "samples width"], given: Float[Array, " width"]
+    modules: PyTree,
+    representation: Float[Array, "samples width"],
+    condition: Float[Array, " width"],
 ) -> Float[Array, "samples width"]:
     """The features of samples that the valve makes for an input."""
-    factor = _normalized_layer(modules["factor"], given)
-    offset = _normalized_layer(modules["offset"], given)
+    factor = _normalized_layer(modules["factor"], condition)
+    offset = _normalized_layer(modules["offset"], condition)
     return jax.nn.relu((factor + 1)[None] * representation + offset[None])
 
 
-def _normalized_layer(layer: PyTree, given: Float[Array, " width"]) -> Float[Array, " width"]:
+def _normalized_layer(layer: PyTree, inputs: Float[Array, " width"]) -> Float[Array, " width"]:
     """Rectified units with layer normalization."""
-    units = jax.nn.relu(jnp.matmul(given, layer["kernel"], precision=HIGHEST) + layer["bias"])
+    units = jax.nn.relu(jnp.matmul(inputs, layer["kernel"], precision=HIGHEST) + layer["bias"])
     centered = units - jnp.mean(units)
     deviation = jnp.sqrt(jnp.mean(centered**2) + VARIANCE_FLOOR)
     return layer["scale"] * centered / deviation + layer["offset"]
