@@ -77,6 +77,7 @@ from fljax.algorithms.personalized.cfl import CFL
 from fljax.algorithms.personalized.ditto import Ditto
 from fljax.algorithms.personalized.fedala import FedALA
 from fljax.algorithms.personalized.fedamp import FedAMP
+from fljax.algorithms.personalized.fedas import FedAS
 from fljax.algorithms.personalized.fedbabu import FedBABU
 from fljax.algorithms.personalized.feddistill import FedDistill
 from fljax.algorithms.personalized.fedem import FedEM
@@ -91,6 +92,7 @@ from fljax.algorithms.personalized.fedrep import FedRep
 from fljax.algorithms.personalized.fedrod import FedROD
 from fljax.algorithms.personalized.finetuned_fedavg import FineTunedFedAvg
 from fljax.algorithms.personalized.fml import FML
+from fljax.algorithms.personalized.gpfl import GPFL
 from fljax.algorithms.personalized.ifca import IFCA
 from fljax.algorithms.personalized.knn_per import KNNPer
 from fljax.algorithms.personalized.local_only import LocalOnly
@@ -175,6 +177,7 @@ __all__ = [
     "EXTRA",
     "FML",
     "GFL",
+    "GPFL",
     "GTSAGA",
     "GTSARAH",
     "GTSVRG",
@@ -222,6 +225,7 @@ __all__ = [
     "FedADMM",
     "FedALA",
     "FedAMP",
+    "FedAS",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",

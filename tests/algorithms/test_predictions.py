@@ -34,8 +34,14 @@ from fljax.problems.batches import Uniform
 from tests.cases import ROUNDS, SIZES, make_read, reading
 from tests.reference import readings
 from tests.support import small_network as small
-from tests.support.rounds import batches_without_padding
-from tests.support.server_runs import ACTIVE, UNLIKE, trajectory, visits_of
+from tests.support.server_runs import (
+    ACTIVE,
+    UNLIKE,
+    passes_of,
+    personal,
+    trajectory,
+    visits_of,
+)
 
 close = np.testing.assert_allclose
 FALLING = PowerDecay(0.5, 0.3)
@@ -78,13 +84,6 @@ MEANS = {
     "feddistill": FedDistill(FALLING, 4, 2, 3, attraction=2.0),
     "feddistill, unlike": FedDistill(0.3, batches=Uniform(2), local_steps=UNLIKE, attraction=0.3),
 }
-
-
-def personal(algorithm, problem, rounds=ROUNDS, **parts):
-    """``[T, K, D]``, the clients' models of every round."""
-    metrics = [fl.metrics.trajectory()]
-    simulation = fl.Simulation(problem, algorithm, metrics=metrics, **parts)
-    return fl.run(simulation, rounds, key=fl.random_key(1)).model_trajectory.values
 
 
 @pytest.mark.thin(1)
@@ -402,32 +401,11 @@ COLLABORATING = {
 }
 
 
-def passes_of(algorithm, problem, available):
-    """The participants, and the rows of each step of their heads and of their bodies."""
-    simulation = fl.Simulation(problem, algorithm, participation=Trace(available))
-    result = []
-    for n in range(1, len(available) + 1):
-        now = fl.view(simulation, key=fl.random_key(1), round=n)
-        cohort = algorithm.invite(now, draws=algorithm.head_epochs + 1)
-        result.append({})
-        for i, k in enumerate(np.asarray(cohort.participants.numbers)):
-            if not cohort.active[i]:
-                continue
-            passes = [[None] * int(cohort.counts[i])] * (algorithm.head_epochs + 1)
-            if cohort.batch is not None:
-                most = None if cohort.limit is None else int(cohort.limit[i])
-                passes = [
-                    batches_without_padding(rows[i][:most], SIZES[k]) for rows in cohort.batch.rows
-                ]
-            result[-1][int(k)] = [row for rows in passes[:-1] for row in rows], passes[-1]
-    return result
-
-
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("form", COLLABORATING)
 def test_aligned_bodies_and_combined_heads_equal_the_loop(form):
     algorithm = COLLABORATING[form]
-    visits = passes_of(algorithm, make_read(), ACTIVE)
+    visits = passes_of(algorithm, make_read(), ACTIVE, SIZES, algorithm.head_epochs)
     expected = reading.fedpac_models(algorithm, visits=visits)
     result = personal(algorithm, make_read(), participation=Trace(ACTIVE))
     close(result, expected, rtol=0, atol=1e-10)

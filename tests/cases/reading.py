@@ -10,7 +10,9 @@ from fljax._core.prng import key_of
 from fljax.algorithms import (
     CCVR,
     FML,
+    GPFL,
     MOON,
+    FedAS,
     FedAvg,
     FedDF,
     FedDistill,
@@ -231,6 +233,42 @@ def fedpac_models(algorithm, net=NET, visits=None):
         visits,
     )
     return readings.fedpac(*arguments, float(algorithm.attraction))
+
+
+def fedas_run(algorithm, net=NET, visits=None):
+    """The clients' models and the server's bodies; ``visits`` of each participant are of its
+    alignment, and of its training.
+    """
+    if visits is None:
+        visits = [
+            {k: (algorithm.alignment_epochs * t, t) for k, t in by_client.items()}
+            for by_client in everyone(algorithm)
+        ]
+    step = step_of(algorithm.step_size)
+    start = np.zeros_like(SHIFT)
+    weights = weights_of(algorithm, net)
+    return readings.fedas(net, start, step, weights, visits, step_of(algorithm.alignment_step_size))
+
+
+def fedas_models(algorithm, net=NET, visits=None):
+    """``[T, K, D]``."""
+    return fedas_run(algorithm, net, visits)[0]
+
+
+def gpfl_run(algorithm, net=NET, visits=None):
+    """The clients' models, and the embeddings with the valve."""
+    visits = everyone(algorithm) if visits is None else visits
+    start = np.zeros_like(SHIFT)
+    modules = np.asarray(algorithm.init(make_read(), None).modules)
+    step = step_of(algorithm.step_size)
+    weights = weights_of(algorithm, net)
+    numbers = float(algorithm.guidance), float(algorithm.weight_decay)
+    return readings.gpfl(net, start, modules, step, weights, visits, *numbers)
+
+
+def gpfl_models(algorithm, net=NET, visits=None):
+    """``[T, K, D]``."""
+    return gpfl_run(algorithm, net, visits)[0]
 
 
 def ccvr_models(algorithm, net=NET, visits=None, seed=1):
@@ -468,6 +506,15 @@ CASES = {
     ),
     "FedPAC": Case(
         FedPAC(0.3, attraction=0.8, **EQUAL), None, fedpac_models, partial(costs.collaborating, 2)
+    ),
+    "FedAS": Case(
+        FedAS(0.3, alignment_step_size=0.5, **EQUAL), None, fedas_models, partial(costs.read, 4, 1)
+    ),
+    "GPFL": Case(
+        GPFL(0.3, guidance=0.2, weight_decay=0.05, **EQUAL),
+        None,
+        gpfl_models,
+        partial(costs.read, 2, 2),
     ),
     "kNN-Per": Case(
         KNNPer(FedAvg(0.3, **EQUAL), neighbors=3), None, knn_per_models, partial(costs.read, 1, 1)

@@ -484,6 +484,8 @@ def test_each_of_several_models_of_a_client_is_a_separate_tree(name):
 def test_optimizers_are_refused_where_other_parameters_are_trained():
     with pytest.raises(ValueError, match="which has the parameters transform, along"):
         fl.Simulation(network_problem(), fl.algorithms.FedKD(frozen_body(0.1)))
+    with pytest.raises(ValueError, match="which has the parameters embeddings, factor/bias, "):
+        fl.Simulation(network_problem(), fl.algorithms.GPFL(frozen_body(0.1)))
 
 
 def test_a_part_of_a_layout_keeps_the_paths():

@@ -4,7 +4,8 @@ by the chain rule.
 FedLC (Zhang et al. 2022), FedRS (Li and Zhan 2021), FedNTD (Lee et al. 2022), MOON (Li, He and
 Song 2021), FedProto (Tan et al. 2022), FedDistill (Jeong et al. 2018), FedROD (Chen and Chao
 2022), FML (Shen et al. 2020), CCVR (Luo et al. 2021), FedPHP (Li et al. 2021), FedPAC
-(Xu, Tong and Huang 2023), FedKD (Wu et al. 2022) and FedGen (Zhu, Hong and Zhou 2021).
+(Xu, Tong and Huang 2023), FedAS (Yang, Huang and Ye 2024), GPFL (Zhang et al. 2023), FedKD (Wu
+et al. 2022) and FedGen (Zhu, Hong and Zhou 2021).
 
 A `Net` is the network of two layers of :mod:`tests.reference.network` with the clients' samples.
 Who takes part and on which rows each step is, is injected: ``visits`` of a round is a dict of
@@ -562,3 +563,174 @@ def fedpac(net, start, step, weights, visits, attraction):
         centroids = centroids | {c: np.mean(vectors, axis=0) for c, vectors in sums.items()}
         history.append(np.array([np.concatenate([body, classifier]) for classifier in heads]))
     return np.array(history)
+
+
+def fedas(net, start, step, weights, visits, alignment_step):
+    """The clients' models ``[T, K, D]``, and the server's bodies ``[T, body]``; ``visits``: for
+    each participant the steps of its alignment, and of its training.
+    """
+    head = net.hidden * net.classes + net.classes
+    server = start[:-head]
+    models = [start] * net.clients
+    history = []
+    bodies = []
+    for n, participants in enumerate(visits, 1):
+        changes = []
+        factors = []
+        for k, (first, second) in participants.items():
+            x, y = net.rows(k, None)
+            own = net.represent(models[k], x)
+            prototypes = {c: own[y == c].mean(axis=0) for c in set(y.tolist())}
+            w = np.concatenate([server, models[k][-head:]])
+            for rows in first:
+                x, y = net.rows(k, rows)
+                pulls = np.zeros((len(y), net.hidden))
+                for i, (h, target) in enumerate(zip(net.represent(w, x), y, strict=True)):
+                    # ``back`` is of the mean over the batch, and this one of a mean per class.
+                    factor = len(y) / np.sum(y == target)
+                    pulls[i] = factor * 2 * (h - prototypes[target]) / net.hidden
+                w = w - alignment_step(n) * net.back(w, x, np.zeros((len(y), net.classes)), pulls)
+            for rows in second:
+                x, y = net.rows(k, rows)
+                w = w - step(n) * net.back(w, x, wrong_by(net.logits(w, x), y))
+            x, y = net.rows(k, None)
+            trace = 0.0
+            for i in range(len(y)):
+                one = x[i : i + 1]
+                gradient = net.back(w, one, wrong_by(net.logits(w, one), y[i : i + 1]))
+                trace += gradient @ gradient / len(y)
+            models[k] = w
+            factors.append(weights[k] * trace)
+            changes.append(w[:-head] - server)
+        if factors:
+            total = sum(f * change for f, change in zip(factors, changes, strict=True))
+            server = server + total / sum(factors)
+        history.append(np.array(models))
+        bodies.append(server)
+    return np.array(history), np.array(bodies)
+
+
+def normalized_layer(layer, z):
+    """A layer of the valve at ``z``, and a function from the slope by its values to the slopes by
+    its bias, its matrix, its offset and its scale.
+    """
+    bias, matrix, offset, scale = layer
+    before = z @ matrix + bias
+    units = np.maximum(before, 0)
+    deviation = np.sqrt(units.var() + 1e-5)
+    normal = (units - units.mean()) / deviation
+
+    def back(slope):
+        by_normal = scale * slope
+        by_units = by_normal - by_normal.mean() - normal * np.mean(by_normal * normal)
+        by_before = by_units / deviation * (before > 0)
+        return [by_before, np.outer(z, by_before), slope, slope * normal]
+
+    return scale * normal + offset, back
+
+
+def gpfl_parts(row, classes, width):
+    """The embeddings, and the layers of the valve: of its factors, and of its offsets."""
+    shapes = [(classes, width)] + 2 * [(width,), (width, width), (width,), (width,)]
+    parts = []
+    for shape in shapes:
+        size = int(np.prod(shape))
+        parts.append(row[:size].reshape(shape))
+        row = row[size:]
+    return parts[0], parts[1:5], parts[5:]
+
+
+def gpfl_features(modules, read, z):
+    """The features of each representation, and a function from the slopes by them to the slopes by
+    the representations, and by the two layers.
+    """
+    factor, back_factor = normalized_layer(modules[1], z)
+    offset, back_offset = normalized_layer(modules[2], z)
+    before = [(factor + 1) * r + offset for r in read]
+    features = [np.maximum(u, 0) for u in before]
+
+    def back(slopes):
+        slopes = [slope * (u > 0) for slope, u in zip(slopes, before, strict=True)]
+        by_factor = sum(slope * r for slope, r in zip(slopes, read, strict=True))
+        by_read = [slope * (factor + 1) for slope in slopes]
+        return by_read, back_factor(by_factor) + back_offset(sum(slopes))
+
+    return features, back
+
+
+def gpfl_gradients(net, w, row, x, y, inputs, old, guidance, decay):
+    """The slopes by the model and by the modules; ``inputs``: the global one, the personal one."""
+    modules = gpfl_parts(row, net.classes, net.hidden)
+    embeddings = modules[0]
+    _, _, matrix, bias = net.layers(w, x)
+    read = net.represent(w, x)
+    count = len(y)
+    guided, back_guided = gpfl_features(modules, read, inputs[0])
+    personal, back_personal = gpfl_features(modules, read, inputs[1])
+    by_guided = []
+    by_personal = []
+    by_matrix = np.zeros_like(matrix)
+    by_bias = np.zeros_like(bias)
+    by_embeddings = np.zeros_like(embeddings)
+    for f, p, target in zip(guided, personal, y, strict=True):
+        wrong = (softmax(p @ matrix + bias) - np.eye(net.classes)[target]) / count
+        by_matrix += np.outer(p, wrong)
+        by_bias += wrong
+        by_personal.append(matrix @ wrong)
+        cosines = np.zeros(net.classes)
+        by_f = np.zeros((net.classes, net.hidden))
+        by_e = np.zeros((net.classes, net.hidden))
+        for c, e in enumerate(embeddings):
+            if np.any(f) and np.any(e):
+                cosines[c], by_f[c] = cosine_and_slope(f, e)
+                by_e[c] = cosine_and_slope(e, f)[1]
+        wrong = (softmax(cosines) - np.eye(net.classes)[target]) / count
+        by_embeddings += wrong[:, None] * by_e
+        difference = f - old[target]
+        toward = guidance * difference / np.linalg.norm(difference) / count
+        by_guided.append(wrong @ by_f + toward)
+    read_guided, layers_guided = back_guided(by_guided)
+    read_personal, layers_personal = back_personal(by_personal)
+    pulls = count * (np.array(read_guided) + np.array(read_personal))
+    of_model = net.back(w, x, np.zeros((count, net.classes)), pulls)
+    length = by_matrix.size + by_bias.size
+    of_model[-length:] = np.concatenate([by_matrix.ravel(), by_bias])
+    layers = [a + b for a, b in zip(layers_guided, layers_personal, strict=True)]
+    of_modules = np.concatenate([part.ravel() for part in [by_embeddings, *layers]])
+    return of_model, of_modules + decay * row
+
+
+def gpfl(net, start, modules, step, weights, visits, guidance, decay):
+    """The models ``[T, K, D]``, and the embeddings with the valve, ``[T, S]``."""
+    head = net.hidden * net.classes + net.classes
+    body = start[:-head]
+    heads = [start[-head:]] * net.clients
+    history = [[], []]
+    for n, participants in enumerate(visits, 1):
+        sent = {}
+        old = gpfl_parts(modules, net.classes, net.hidden)[0]
+        for k, steps in participants.items():
+            shares = net.counts(k) / net.counts(k).sum()
+            inputs = old.mean(axis=0), shares @ old
+            w = np.concatenate([body, heads[k]])
+            row = modules
+            for rows in steps:
+                x, y = net.rows(k, rows)
+                of_w, of_row = gpfl_gradients(net, w, row, x, y, inputs, old, guidance, decay)
+                w = w - step(n) * of_w
+                row = row - step(n) * of_row
+            heads[k] = w[-head:]
+            sent[k] = np.concatenate([w[:-head], row])
+        if sent:
+            body, modules = np.split(mean_of(weights, sent), [len(body)])
+        history[0].append(np.array([np.concatenate([body, one]) for one in heads]))
+        history[1].append(modules)
+    return np.array(history[0]), np.array(history[1])
+
+
+def gpfl_logits(net, w, row, x, shares):
+    """A client's predictions."""
+    modules = gpfl_parts(row, net.classes, net.hidden)
+    features, _ = gpfl_features(modules, net.represent(w, x), shares @ modules[0])
+    _, _, matrix, bias = net.layers(w, x)
+    return np.array([f @ matrix + bias for f in features])

@@ -9,6 +9,7 @@ from fljax._core.prng import key_of
 from fljax.link.losses import Losses
 from fljax.metrics.definitions import Metric
 from fljax.optimization.schedules import PowerDecay
+from fljax.participation.patterns import Trace
 from fljax.simulation.scan import trace
 from tests.cases import CLIENTS, EXACT, ROUNDS, make_problem
 from tests.support.rounds import batches_without_padding
@@ -76,6 +77,36 @@ def visits_of(algorithm, available, sizes, seed=1, network=None):
             ]
         active = np.asarray(participants.here)
         result.append({int(k): rows[i] for i, k in enumerate(numbers) if active[i]})
+    return result
+
+
+def personal(algorithm, problem, rounds=ROUNDS, **parts):
+    """``[T, K, D]``, the clients' models of every round."""
+    metrics = [fl.metrics.trajectory()]
+    simulation = fl.Simulation(problem, algorithm, metrics=metrics, **parts)
+    return fl.run(simulation, rounds, key=fl.random_key(1)).model_trajectory.values
+
+
+def passes_of(algorithm, problem, available, sizes, passes):
+    """The participants, and the rows of each step of some first passes and of the last one, which
+    all have batches of their own.
+    """
+    simulation = fl.Simulation(problem, algorithm, participation=Trace(available))
+    result = []
+    for n in range(1, len(available) + 1):
+        now = fl.view(simulation, key=fl.random_key(1), round=n)
+        cohort = algorithm.invite(now, draws=passes + 1)
+        result.append({})
+        for i, k in enumerate(np.asarray(cohort.participants.numbers)):
+            if not cohort.active[i]:
+                continue
+            steps = [[None] * int(cohort.counts[i])] * (passes + 1)
+            if cohort.batch is not None:
+                most = None if cohort.limit is None else int(cohort.limit[i])
+                steps = [
+                    batches_without_padding(rows[i][:most], sizes[k]) for rows in cohort.batch.rows
+                ]
+            result[-1][int(k)] = [row for rows in steps[:-1] for row in rows], steps[-1]
     return result
 
 
