@@ -119,13 +119,13 @@ def attracted_to(
     return direction, () if is_common else start
 
 
-def along_losses(losses: Callable[[Reading, Array, PyTree], Array]) -> Direction:
+def along_losses(losses: Callable[[Reading, Array, PyTree], Array], models: int = 1) -> Direction:
     """Return the gradient of the clients' own objectives with another loss of their samples, as
-    :meth:`~fljax.problems.Problem.gradient_of` has it.
+    :meth:`~fljax.problems.Problem.gradient_of` has it, in rows of so many models.
     """
 
     def direction(part: Problem, model: Array, context: PyTree) -> Array:
-        return part.gradient_of(losses, model, context)
+        return part.gradient_of(losses, model, context, models)
 
     return direction
 

@@ -1231,6 +1231,7 @@ class Problem:
         losses: Callable[[Reading, Array, PyTree], Array],
         w: Float[Array, "clients dim"],
         given: object = (),
+        models: int = 1,
     ) -> Float[Array, "clients dim"]:
         r"""The gradient of each client's objective with another loss of its samples than
         :math:`\ell`; per-sample gradients are clipped in the same way.
@@ -1240,6 +1241,8 @@ class Problem:
             model and of further arguments; differentiable in the model ``row``.
           w: the models.
           given: arrays ``[K, ...]`` of each client that ``losses`` takes.
+          models: how many models a row of ``w`` has, each of which counts as a gradient of each
+            sample (:func:`fljax.tune` with the goal ``"gradients"``).
 
         Example:
           >>> import jax, jax.numpy as jnp, fljax as fl
@@ -1257,7 +1260,7 @@ class Problem:
             return losses(Reading(self, features, targets, context), row, extra)
 
         gradient = evaluated(
-            self._gradient_of_losses(sample_losses, w, given), self.weights.shape[1]
+            self._gradient_of_losses(sample_losses, w, given), self.weights.shape[1] * models
         )
         return gradient + self.share[:, None] * self.regularizer.gradient(w)
 

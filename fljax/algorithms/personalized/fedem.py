@@ -136,7 +136,7 @@ class FedEM(Averaging):
             now,
             cohort,
             server,
-            direction=along_losses(expected),
+            direction=along_losses(expected, self.components),
             context=log_weights,
             layouts=[now.problem.layout] * self.components,
         ).model
