@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -15,6 +16,8 @@ from experiments.benchmarks import (
     aggregation,
     arrivals,
     clipping,
+    compression,
+    executors,
     generators,
     lowering,
     machine,
@@ -434,6 +437,41 @@ def test_a_benchmark_s_numbers_are_stored_and_tabulated(monkeypatch, tmp_path, c
     assert (study["title"], study["seeds"], study["rounds"]) == ("Small", 2, 4)
     assert [row["side"].split(",")[0] for row in study["rows"]] == ["fljax", "fljax", "NumPy"]
     assert "best NumPy / fljax" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_compressed_rounds_are_measured_beside_averaging(capsys, monkeypatch):
+    monkeypatch.setattr(compression, "TREE", (6, 2))
+    compression.main(["--clients=4", "--dim=5", "--seeds=1", "--rounds=2", "--turns=1"])
+    rows = [line.split("|")[1:5] for line in capsys.readouterr().out.splitlines()[-9:]]
+    assert [name.strip() for _, name, _, _ in rows] == [
+        *("FedAvg", "EF-SGD", "EF21"),
+        *("FedAvg", "DIANA", "MARINA", "DASHA"),
+        *("FedAvg", "HierFAVG"),
+    ]
+    assert all(float(took) > 0 for _, _, took, _ in rows)
+    assert [float(factor) for _, name, _, factor in rows if name.strip() == "FedAvg"] == [1] * 3
+
+
+@pytest.mark.slow
+def test_executors_are_measured_with_one_worker_and_two(capsys, monkeypatch):
+    used = []
+
+    def threads(description):
+        used.append(description["workers"])
+        return ThreadPoolExecutor(description["workers"])
+
+    for name in ("OMP_NUM_THREADS", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")  # which the benchmark sets: put back after the test
+    monkeypatch.setattr(fl.executors, "executor_of", threads)
+    monkeypatch.setattr(executors, "FEW", 2)
+    executors.main(["--blocks=3", "--rounds=2"])
+    assert used == [1, 2]
+    rows = [line.split("|")[2:6] for line in capsys.readouterr().out.splitlines()[-4:]]
+    assert [[cell.strip() for cell in row[:2]] for row in rows] == [
+        *(["1", "3 x 1"], ["1", "2 x 2"], ["2", "3 x 1"], ["2", "2 x 2"])
+    ]
+    assert all(float(cell) > 0 for row in rows for cell in row[2:])
 
 
 def test_arrivals_are_measured_beside_rounds_without_a_clock(capsys):
