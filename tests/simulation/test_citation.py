@@ -33,7 +33,10 @@ PROPOSED_THERE = {
     "Generalized gradient": "jung2025",  # (96)
 }
 #: Entries for which neither a DOI nor an arXiv number is known with certainty.
-WITHOUT_NUMBER = {"gauthier2024", "rizk2023", "gauthier2023rl", "blanchard2017", "rahimi2007"}
+WITHOUT_NUMBER = {
+    *("gauthier2024", "rizk2023", "gauthier2023rl", "blanchard2017", "rahimi2007"),
+    "yang2024",
+}
 
 
 def field(key, name):
