@@ -323,6 +323,14 @@ class Algorithm:
         size = getattr(getattr(self, "batches", None), "size", None) or getattr(self, "batch", None)
         return steps, steps * (samples if size is None else jnp.asarray(size, jnp.int32))
 
+    def gradients_per_step(self, problem: Any) -> Float[Array, " clients"] | float:
+        """Return how many gradients of each of its samples a local step (:meth:`work`) takes, one
+        number or ``[K]``: a clock's seconds of a step are those of one gradient.
+
+        Override it for an algorithm that evaluates several, passes on further batches included.
+        """
+        return 1.0
+
     def predictor(self, state: PyTree, problem: Any) -> Callable[[Problem], Array] | None:
         """Return the function by which clients predict, if they do not by one model each.
 

@@ -24,6 +24,15 @@ class Work(NamedTuple):
     samples: Array  # [K]  sample gradients in them
     bits_up: Array | float  # that each participant sends
     bits_down: Array | float  # that each receives
+    gradients: Array | float = 1.0  # [K] or of all; gradients of each sample of a local step
+
+    def of(self, clients: Int[Array, " some"]) -> "Work":
+        """Return the work of some clients."""
+        return self._replace(
+            steps=self.steps[clients],
+            samples=self.samples[clients],
+            gradients=self.gradients[clients] if jnp.ndim(self.gradients) else self.gradients,
+        )
 
 
 class Times(NamedTuple):
@@ -89,6 +98,7 @@ class Rates(NamedTuple):
         dtype = self.latency_seconds.dtype
         compute = work.steps.astype(dtype) * self.seconds_per_step
         compute = compute + work.samples.astype(dtype) * self.seconds_per_sample
+        compute = compute * jnp.asarray(work.gradients, dtype)
         download = self.latency_seconds + work.bits_down / self.download_bits_per_second
         return download, compute, self.latency_seconds + work.bits_up / self.upload_bits_per_second
 
@@ -303,7 +313,7 @@ class Devices:
           clients: their numbers.
           left: for how many seconds each remains available; forever by default.
         """
-        chosen = work._replace(steps=work.steps[clients], samples=work.samples[clients])
+        chosen = work.of(clients)
         download, compute, upload = rates.of(clients).parts(chosen)
         dtype = compute.dtype
         if isinstance(self.variation, Distribution):

@@ -13,7 +13,8 @@ def work_of(simulation: Parts, problem: Any) -> Work:
     """The work of all clients, from the round's data."""
     algorithm = simulation.algorithm
     # Without the barrier XLA shares these counts with the step and orders its sums otherwise.
-    steps, samples = algorithm.work(jax.tree.map(jax.lax.optimization_barrier, problem))
+    separate = jax.tree.map(jax.lax.optimization_barrier, problem)
+    steps, samples = algorithm.work(separate)
     # Where these differ from round to round only clocks are allowed that count afterwards.
     sent, received = algorithm.exchanged(problem) or (0, 0)
     compression = simulation.compression
@@ -23,4 +24,5 @@ def work_of(simulation: Parts, problem: Any) -> Work:
         numbers = sum(leaf.size for leaf in jax.tree.leaves(problem.initial_state()))
         bits_up += WORD * numbers
         bits_down += WORD * numbers
-    return Work(steps, samples, float(bits_up), float(bits_down))
+    gradients = algorithm.gradients_per_step(separate)
+    return Work(steps, samples, float(bits_up), float(bits_down), gradients)

@@ -93,6 +93,9 @@ class APFL(Averaging):
         super().check(problem, network)
         checks.per_client("interpolation", self.interpolation, problem.clients)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem, network: Network) -> APFLState:
         start = start_models(problem)
         interpolation = jnp.broadcast_to(

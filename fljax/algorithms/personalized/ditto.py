@@ -1,6 +1,6 @@
 r"""Ditto: personal models kept near a global one (Li, Hu, Beirami and Smith 2021)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, PyTree
 
@@ -83,6 +83,13 @@ class Ditto(Algorithm):
         self.solver.check(problem, network)
         if problem.mixes_samples:  # a personal step is on all samples
             check_full(None, problem)
+
+    def work(self, problem: Any) -> tuple[Array, Array]:
+        return self.solver.work(problem)
+
+    def gradients_per_step(self, problem: Any) -> Array:
+        shared = self.solver.gradients_per_step(problem)
+        return self.solver.gradients_with(self.personal_steps, problem, shared)
 
     def init(self, problem: Problem, network: Network) -> DittoState:
         return DittoState(start_models(problem), self.solver.init(problem, network))

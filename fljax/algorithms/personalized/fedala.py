@@ -101,6 +101,9 @@ class FedALA(Averaging):
             return np.arange(problem.dim, dtype=np.int32)
         return np.flatnonzero(problem.coordinates(self.blended)).astype(np.int32)
 
+    def gradients_per_step(self, problem: Any) -> Float[Array, " clients"]:
+        return self.gradients_with(self.blend_steps, problem)
+
     def init(self, problem: Problem, network: Network) -> FedALAState:
         blend = jnp.ones((problem.clients, len(self._blended_indices(problem))), problem.dtype)
         return FedALAState(start_models(problem), blend, server_start(problem))

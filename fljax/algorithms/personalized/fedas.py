@@ -119,6 +119,9 @@ class FedAS(Averaging):
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return self.message_size_of(problem), len(_body_indices(problem))
 
+    def gradients_per_step(self, problem: object) -> float:
+        return self.alignment_epochs + 1.0
+
     def init(self, problem: Problem, network: Network) -> FedASState:
         return FedASState(start_models(problem), server_start(problem)[_body_indices(problem)])
 

@@ -107,6 +107,9 @@ class FedEM(Averaging):
     def exchanged(self, problem: Problem) -> tuple[int, int] | None:
         return self.message_size(problem.dim), self.message_size(problem.dim)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return float(self.components)
+
     def init(self, problem: Problem, network: Network) -> FedEMState:
         models = first_models("FedEM", problem, self.start, self.components, "component")
         shape = problem.clients, self.components

@@ -147,6 +147,9 @@ class FedKD(Averaging):
             assert isinstance(problem, Problem)
             check_optimizer(self.step_size, _transform_layout(problem))
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 3.0
+
     def init(self, problem: Problem, network: Network) -> FedKDState:
         start = start_models(problem)
         width = representation_width(problem)

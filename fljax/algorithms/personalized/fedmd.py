@@ -129,6 +129,10 @@ class FedMD(LocalLearning):
         """The number of public samples in a round."""
         return len(self.public) if self.public_samples is None else self.public_samples
 
+    def gradients_per_step(self, problem: Any) -> Float[Array, " clients"]:
+        samples = self.work(problem)[1].astype(problem.dtype)
+        return 1 + self.digest_epochs * self._count / jnp.maximum(samples, 1)
+
     def init(self, problem: Problem, network: Network) -> FedMDState:
         return FedMDState(start_models(problem))
 

@@ -132,6 +132,9 @@ class FedPAC(Averaging):
         classes, width = _size(problem)
         return problem.dim + classes * (2 * width + 1) + 1
 
+    def gradients_per_step(self, problem: object) -> float:
+        return self.head_epochs + 1.0
+
     def init(self, problem: Problem, network: Network) -> FedPACState:
         start = start_models(problem)
         (body, _) = _body_and_head(problem)

@@ -49,6 +49,9 @@ class FedRep(FedPer):
         super().validate()
         checks.count("head_epochs", self.head_epochs)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return self.head_epochs + 1.0
+
     def _invite(self, now: Round, model: Float[Array, "clients dim"]) -> Cohort:
         return self.invite(now, model, draws=self.head_epochs + 1)
 

@@ -87,6 +87,9 @@ class FedROD(Averaging):
     def validate(self) -> None:
         super().validate()
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem, network: Network) -> FedRODState:
         counts = problem.class_counts().astype(problem.dtype)
         server = server_start(problem)

@@ -1,6 +1,6 @@
 r"""Federated averaging followed by fine-tuning at each client (Collins et al. 2022)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -74,6 +74,9 @@ class FineTunedFedAvg(Algorithm):
 
     def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
+
+    def work(self, problem: Any) -> tuple[Array, Array]:
+        return self.solver.work(problem)
 
     def init(self, problem: Problem, network: Network) -> FineTunedFedAvgState:
         return FineTunedFedAvgState(start_models(problem), self.solver.init(problem, network))

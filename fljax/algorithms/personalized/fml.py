@@ -87,6 +87,9 @@ class FML(Averaging):
         for name in ("supervision", "shared_supervision"):
             checks.interval(name, getattr(self, name), at_least=0, at_most=1)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem, network: Network) -> FMLState:
         return FMLState(start_models(problem), server_start(problem))
 

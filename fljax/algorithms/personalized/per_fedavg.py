@@ -109,6 +109,9 @@ class PerFedAvg(Averaging):
         checks.positive("offset", self.offset)
         checks.count("personal_steps", self.personal_steps)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return {"first_order": 2.0, "exact": 3.0, "hessian_free": 4.0}[self.variant]
+
     def init(self, problem: Problem, network: Network) -> PerFedAvgState:
         return PerFedAvgState(start_models(problem), server_start(problem))
 

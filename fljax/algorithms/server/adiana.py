@@ -86,6 +86,9 @@ class ADIANA(CompressedGradients):
         super().check(problem, network)
         unbiased_variance("ADIANA", self.compression, problem.dim)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem, network: Network) -> ADIANAState:
         start = server_start(problem)
         controls = jnp.zeros((problem.clients, problem.dim), start.dtype)

@@ -112,6 +112,9 @@ class CANITA(CompressedGradients):
             largest = 1 / (1 + variance)
             checks.interval("memory_step_size", self.memory_step_size, at_most=largest, hint=hint)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem, network: Network) -> CANITAState:
         start = server_start(problem)
         controls = jnp.zeros((problem.clients, problem.dim), start.dtype)

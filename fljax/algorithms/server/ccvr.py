@@ -106,6 +106,9 @@ class CCVR(Algorithm):
     def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
 
+    def work(self, problem: Any) -> tuple[Array, Array]:
+        return self.solver.work(problem)
+
     def init(self, problem: Problem, network: Network) -> CCVRState:
         return CCVRState(server_start(problem), self.solver.init(problem, network))
 

@@ -74,6 +74,9 @@ class FedSAM(ReleasesModel, Averaging):
         super().validate()
         checks.nonnegative("radius", self.radius)
 
+    def gradients_per_step(self, problem: object) -> float:
+        return 2.0
+
     def init(self, problem: Problem | Stream, network: Network) -> FedSAMState:
         return FedSAMState(server_start(problem))
 

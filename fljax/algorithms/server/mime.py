@@ -164,6 +164,10 @@ class MIME(_Mimicking):
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
 
+    def gradients_per_step(self, problem: Any) -> Float[Array, " clients"]:
+        # The gradient at the server's model is of all samples.
+        return self.gradients_with(1, problem, per_step=2)
+
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return None
 
@@ -210,6 +214,10 @@ class MIMELite(_Mimicking):
     Reference:
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """
+
+    def gradients_per_step(self, problem: Any) -> Float[Array, " clients"]:
+        # The gradient at the server's model is of all samples.
+        return self.gradients_with(1, problem)
 
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return self.message_size_of(problem), self.message_size_of(problem)

@@ -369,6 +369,16 @@ class LocalLearning(Algorithm):
         batch = samples if size is None else jnp.minimum(jnp.asarray(size, jnp.int32), samples)
         return steps, steps * batch
 
+    def gradients_with(
+        self, passes: int, problem: Any, per_step: Float[Array, "*clients"] | float = 1.0
+    ) -> Float[Array, " clients"]:
+        """Return :meth:`gradients_per_step` of steps with so many gradients, and a round with some
+        passes over all samples besides.
+        """
+        everything = jnp.sum(jnp.asarray(problem.weights) > 0, axis=1).astype(problem.dtype)
+        of_steps = self.work(problem)[1].astype(problem.dtype)
+        return per_step + passes * everything / jnp.maximum(of_steps, 1)
+
     def _longest(self, samples: int) -> int:
         """Return the number of steps of the client that takes the most."""
         if self.local_steps is not None:
