@@ -281,7 +281,14 @@ class Regularizer(Protocol):
 
 @module
 class NoRegularizer:
-    r""":math:`R(w)=0`."""
+    r""":math:`R(w)=0`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> problem.regularizer, problem.regularizer.quadratic()
+      (NoRegularizer(), 0.0)
+    """
 
     def value(self, w: Array) -> Array:
         return jnp.zeros_like(w, shape=w.shape[:-1])
