@@ -70,6 +70,13 @@ class Needs:
         (:class:`~fljax.graphs.Tree`).
       asynchronous: whether it runs on a clock of single arrivals
         (:class:`~fljax.clock.Asynchronous`), where participants start from an older model.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.algorithms.ZCDPNFL.needs.privacy, fl.algorithms.FedAvg.needs.network
+      (('message',), None)
+      >>> fl.algorithms.Needs(averages=True, trains=True).data  # the default
+      'fixed'
     """
 
     network: type | None = Graph
@@ -444,6 +451,13 @@ def algorithm(
 
     Raises:
       ValueError: no reference; a name of another algorithm.
+
+    Example:
+      What it records in a class:
+
+      >>> import fljax as fl
+      >>> fl.algorithms.EXTRA.label, fl.algorithms.EXTRA.reference
+      ('EXTRA', 'shi2015')
     """
     if not reference:
         raise ValueError(f"reference must be a key or several, got {checks.shown(reference)}.")
@@ -466,6 +480,12 @@ def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
 
     Every client knows the initial models of all others before the first round, and no message is
     counted for them.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=5, dim=3)
+      >>> fl.algorithms.start_models(problem.starting_at([1.0, 0.0, 2.0])).tolist()
+      [[1.0, 0.0, 2.0], [1.0, 0.0, 2.0]]
     """
     start = jnp.zeros((), problem.dtype) if problem.initial is None else problem.initial
     start = jnp.asarray(start, problem.dtype)
@@ -475,6 +495,15 @@ def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
 def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
     """Return the initial model of a server of all clients: the clients' common one, or the mean of
     theirs.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=5, dim=3)
+      >>> fl.algorithms.server_start(problem).tolist()
+      [0.0, 0.0, 0.0]
+      >>> moved = problem.starting_at([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
+      >>> fl.algorithms.server_start(moved).tolist()
+      [2.0, 0.0, 0.0]
     """
     start = start_models(problem)
     initial = problem.initial

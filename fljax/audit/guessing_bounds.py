@@ -237,5 +237,10 @@ def gaussian_misses(mu: float, alarms: np.ndarray) -> np.ndarray:
     Args:
       mu: :math:`\mu`.
       alarms: ``[...]``, the false alarm rates, in [0, 1].
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> fl.audit.gaussian_misses(1.0, np.array([0.0, 0.5, 1.0])).round(3).tolist()
+      [1.0, 0.159, 0.0]
     """
     return stats.norm.cdf(stats.norm.isf(alarms) - mu)

@@ -14,7 +14,20 @@ from fljax._core.module import module
 
 
 class Distribution:
-    """A distribution of positive numbers; subclass it to define another."""
+    """A distribution of positive numbers; subclass it to define another.
+
+    Example:
+      Seconds whose logarithm is uniform between those of 1 and 100:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class LogUniform(fl.clock.Distribution):
+      ...     def quantile(self, share):
+      ...         return 100.0**share
+      >>> [round(number, 2) for number in LogUniform().quantile(jnp.array([0.5, 0.75])).tolist()]
+      [10.0, 31.62]
+      >>> devices = fl.clock.Devices(seconds_per_step=LogUniform())
+    """
 
     @checks.required
     def quantile(self, share: Float[Array, "*numbers"]) -> Float[Array, "*numbers"]:

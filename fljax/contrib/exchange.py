@@ -52,6 +52,14 @@ def shared_number(secret: int, public: int, modulus: int) -> int:
       secret: a node's own :math:`v_k\ge1`.
       public: the other's :math:`V_l\ge1`, see :func:`public_number`.
       modulus: :math:`\pi\ge3`.
+
+    Example:
+      Both nodes find the same number:
+
+      >>> import fljax as fl
+      >>> first, second = (fl.contrib.public_number(secret, 2, 101) for secret in (7, 12))
+      >>> fl.contrib.shared_number(7, second, 101), fl.contrib.shared_number(12, first, 101)
+      (31, 31)
     """
     for name, value in (("secret", secret), ("public", public)):
         checks.count(name, value, at_most=2**4096)
@@ -71,6 +79,12 @@ def log_ratio(key: Key[Array, ""], shape: tuple[int, ...] = ()) -> Float[Array, 
     Args:
       key: consumed.
       shape: of the result.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> drawn = fl.contrib.log_ratio(jax.random.key(0), (20_000,))
+      >>> bool(abs(drawn.mean()) < 0.1), bool(abs(drawn.var() - 2) < 0.2)
+      (True, True)
 
     Reference:
       Rizk 2023, (4.58)-(4.59) and appendix 4.E.

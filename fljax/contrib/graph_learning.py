@@ -180,6 +180,13 @@ def project_regular(
         ValueError: not a square matrix, NaN, or a degree that no graph with this number of nodes
             has.
 
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> weights = jnp.array([[0.0, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+      >>> nearest = fl.contrib.project_regular(weights, degree=1.0)
+      >>> nearest.sum(axis=1).round(3).tolist()
+      [1.0, 1.0, 1.0]
+
     Reference: Boyle and Dykstra, A method for finding projections onto the intersection of convex
     sets in Hilbert spaces (1986); Jung 2025, (89) and (160).
     """

@@ -97,6 +97,15 @@ def label_shift_bound(
     Raises:
       ValueError: as for that function, except for solutions that are not unique.
 
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> graph, change = fl.graphs.ring(4), jnp.full((4, 9), 0.1)
+      >>> moved = fl.contrib.label_shift(problem, graph, 1.0, change)
+      >>> bound = fl.contrib.label_shift_bound(problem, graph, 1.0, change)
+      >>> bool((moved**2).sum() < bound.sharp < bound.printed)
+      True
+
     Reference:
       Jung 2025, Proposition 8.1.
     """

@@ -129,6 +129,12 @@ def mnist_sample() -> Images:
 
     They are the first images of each digit in the order of the published files, digit after digit,
     without selection. Results on this sample are not results on MNIST, as its ``name`` indicates.
+
+    Example:
+      >>> import fljax as fl
+      >>> images = fl.data.mnist_sample()
+      >>> images.train_images.shape, images.test_labels.shape
+      ((600, 28, 28), (200,))
     """
     with np.load(SAMPLE) as file:
         arrays = [file[name] for name in file.files]
@@ -171,6 +177,16 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
       FileNotFoundError: no such file.
       ValueError: not gzip, truncated, not idx, another type, another number of entries than stated.
+
+    Example:
+      >>> import gzip, pathlib, tempfile, fljax as fl
+      >>> header = bytes([0, 0, 8, 1]) + (3).to_bytes(4, "big")  # unsigned bytes, one axis of 3
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = pathlib.Path(folder) / "labels.gz"
+      ...     _ = path.write_bytes(gzip.compress(header + bytes([7, 2, 1])))
+      ...     labels = fl.data.read_idx(path)
+      >>> labels.tolist()
+      [7, 2, 1]
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no file {path}.")

@@ -114,6 +114,18 @@ def leaf(folder: str | Path) -> Users:
 
     Raises:
       FileNotFoundError, ValueError: as :func:`femnist`; samples of different shapes.
+
+    Example:
+      >>> import json, pathlib, tempfile, fljax as fl
+      >>> samples = {"x": [[1.0], [2.0]], "y": [0, 1]}
+      >>> text = json.dumps({"users": ["a"], "num_samples": [2], "user_data": {"a": samples}})
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     for part in ("train", "test"):
+      ...         (pathlib.Path(folder) / part).mkdir()
+      ...         _ = (pathlib.Path(folder) / part / "all.json").write_text(text)
+      ...     users = fl.data.leaf(folder)
+      >>> users.names, users.clients[0][1].tolist()
+      (('a',), [0, 1])
     """
     return _read(folder, _as_numbers, "")
 

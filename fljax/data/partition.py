@@ -220,6 +220,12 @@ def iid(rows: int, clients: int, seed: int) -> list[np.ndarray]:
 
     Raises:
       ValueError: fewer rows than clients.
+
+    Example:
+      >>> import fljax as fl
+      >>> rows = fl.data.iid(rows=11, clients=3, seed=0)
+      >>> [len(each) for each in rows]
+      [4, 4, 3]
     """
     checks.count("rows", rows)
     return _contiguous_parts(_generator(seed).permutation(rows), clients)
@@ -236,6 +242,13 @@ def by_label(labels: object, clients: int, shards: int, seed: int) -> list[np.nd
 
     Raises:
       ValueError: fewer rows than shards.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> labels = np.repeat(np.arange(10), 6)
+      >>> rows = fl.data.by_label(labels, clients=5, shards=2, seed=0)
+      >>> [len(np.unique(labels[each])) for each in rows]
+      [2, 2, 2, 2, 2]
     """
     rng = _generator(seed)
     labels = checks.names("labels", labels, "label")
@@ -269,6 +282,13 @@ def dirichlet(
 
     Raises:
       ValueError: no such partition found in 1000 draws.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> labels = np.repeat(np.arange(3), 20)
+      >>> rows = fl.data.dirichlet(labels, clients=4, concentration=1.0, seed=0, least=2)
+      >>> len(rows), sum(len(each) for each in rows), min(len(each) for each in rows) >= 2
+      (4, 60, True)
     """
     checks.count("clients", clients)
     checks.positive("concentration", concentration)

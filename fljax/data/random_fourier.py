@@ -89,6 +89,12 @@ class RandomFourier:
     Raises:
       ValueError: an unknown kind, frequencies that are not a matrix, phases that do not fit the
         kind, a scale that is not positive.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> features = fl.data.RandomFourier(jnp.array([[1.0], [2.0]]), phases=None, kind="pair")
+      >>> (features(jnp.array([0.0])) ** 2).round(3).tolist()  # cosines, then sines
+      [0.5, 0.5, 0.0, 0.0]
     """
 
     frequencies: Float[Array, "frequencies inputs"]

@@ -39,6 +39,12 @@ def from_edges(
     Raises:
         ValueError: identifiers out of range, self-loops, duplicates, weights that are not
             positive and finite, weights in addition to a mapping, or a disconnected graph.
+
+    Example:
+      >>> import fljax as fl
+      >>> graph = fl.graphs.from_edges(3, {(0, 1): 2.0, (1, 2): 0.5})
+      >>> graph.degree.tolist()  # sums of weights
+      [2.0, 2.5, 0.5]
     """
     neighbor_tables.check_nodes(nodes)
     if isinstance(edges, Mapping):
@@ -116,6 +122,12 @@ def from_adjacency(
 
     Raises:
         ValueError: not square, NaN or negative entries, asymmetric, self-loops, or disconnected.
+
+    Example:
+      >>> import fljax as fl
+      >>> graph = fl.graphs.from_adjacency([[0, 1, 1], [1, 0, 0], [1, 0, 0]])
+      >>> graph.edge_list()
+      [(0, 1), (0, 2)]
     """
     matrix = checks.array("matrix", matrix)
     shape = matrix.shape
@@ -175,6 +187,12 @@ def from_networkx(
         form: as in :func:`from_edges`.
         max_degree: as in :func:`from_edges`.
         allow_disconnected: as in :func:`from_edges`.
+
+    Example:
+      >>> import networkx, fljax as fl
+      >>> graph = fl.graphs.from_networkx(networkx.petersen_graph())
+      >>> graph.nodes, graph.degree.max().item()
+      (10, 3.0)
     """
     if not hasattr(graph, "is_directed"):
         raise TypeError(f"graph must be a networkx.Graph, got {checks.shown(graph)}.")
@@ -206,7 +224,13 @@ def from_networkx(
 
 @checked
 def ring(nodes: int, *, form: str = "auto") -> Graph:
-    """A cycle: every node has its two neighbors, ``E = K``."""
+    """A cycle: every node has its two neighbors, ``E = K``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.ring(4).edge_list()
+      [(0, 1), (0, 3), (1, 2), (2, 3)]
+    """
     neighbor_tables.check_nodes(nodes, 3, "a ring")
     start = np.arange(nodes)
     return from_edges(nodes, np.stack([start, (start + 1) % nodes], axis=1), form=form)
@@ -214,7 +238,13 @@ def ring(nodes: int, *, form: str = "auto") -> Graph:
 
 @checked
 def path(nodes: int, *, form: str = "auto") -> Graph:
-    """A line ``0 - 1 - ... - K-1``, ``E = K - 1``."""
+    """A line ``0 - 1 - ... - K-1``, ``E = K - 1``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.path(4).degree.tolist()
+      [1.0, 2.0, 2.0, 1.0]
+    """
     neighbor_tables.check_nodes(nodes)
     start = np.arange(nodes - 1)
     return from_edges(nodes, np.stack([start, start + 1], axis=1), form=form)
@@ -222,7 +252,13 @@ def path(nodes: int, *, form: str = "auto") -> Graph:
 
 @checked
 def star(nodes: int, *, form: str = "auto") -> Graph:
-    """Node 0 joined to every other, ``E = K - 1``."""
+    """Node 0 joined to every other, ``E = K - 1``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.star(4).edge_list()
+      [(0, 1), (0, 2), (0, 3)]
+    """
     neighbor_tables.check_nodes(nodes)
     leaves = np.arange(1, nodes)
     return from_edges(nodes, np.stack([np.zeros_like(leaves), leaves], axis=1), form=form)
@@ -230,7 +266,13 @@ def star(nodes: int, *, form: str = "auto") -> Graph:
 
 @checked
 def complete(nodes: int, *, form: str = "auto") -> Graph:
-    """Every pair of nodes joined, ``E = K (K-1) / 2``."""
+    """Every pair of nodes joined, ``E = K (K-1) / 2``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.complete(4).degree.tolist()
+      [3.0, 3.0, 3.0, 3.0]
+    """
     neighbor_tables.check_nodes(nodes)
     neighbor_tables.check_edges(nodes, nodes * (nodes - 1) // 2)
     return from_edges(nodes, np.stack(np.triu_indices(nodes, 1), axis=1), form=form)
@@ -245,6 +287,13 @@ def grid(rows: int, columns: int, torus: bool = False, *, form: str = "auto") ->
         columns: number of columns, at least 3 for a torus.
         torus: join opposite borders, so that every node has four neighbors.
         form: as in :func:`from_edges`.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.graphs.grid(3, 3).degree.tolist()  # corners, borders, center
+      [2.0, 3.0, 2.0, 3.0, 4.0, 3.0, 2.0, 3.0, 2.0]
+      >>> fl.graphs.grid(3, 3, torus=True).degree.tolist()
+      [4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0]
     """
     least = 3 if torus else 1
     checks.count("rows", rows, at_least=least)

@@ -109,6 +109,16 @@ class Combination:
             where it is not known, as after :meth:`thinned`.
         overflow: padded form, the neighbors beyond the slots of the table, or None.
 
+    Example:
+      The receiver ``k`` weights its own message and those of its neighbors:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> weights = fl.graphs.path(3).mixing("metropolis")
+      >>> [[round(float(entry), 3) for entry in row] for row in weights.matrix()]
+      [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+      >>> [round(float(entry), 3) for entry in weights(jnp.array([3.0, 0.0, 0.0]))]
+      [2.0, 1.0, 0.0]
+
     Reference: Sayed, Adaptation, learning, and optimization over networks (2014), chapter 8, for
     left-stochastic matrices and their Perron vectors.
     """

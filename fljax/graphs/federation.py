@@ -32,6 +32,12 @@ class Federation:
 
     Raises:
       ValueError: server numbers out of range or without clients, a graph of another size.
+
+    Example:
+      >>> import fljax as fl
+      >>> servers = fl.federation.Federation([0, 0, 1], fl.graphs.path(2))
+      >>> servers.server, servers.graph.nodes
+      ((0, 0, 1), 2)
     """
 
     server: Any = static()

@@ -275,6 +275,12 @@ def random_connected(
         ValueError: too few or too many edges for a connected simple graph, or a bound that most
             draws would exceed.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> graph = fl.graphs.random_connected(jax.random.key(0), nodes=20, mean_degree=3)
+      >>> len(graph.edge_list()), len(set(graph.components().tolist()))  # 20 * 3 / 2; connected
+      (30, 1)
+
     Reference: Aldous, The random walk construction of uniform spanning trees and uniform
     labeled trees (1990), Algorithm 2.
     """
@@ -370,6 +376,12 @@ def erdos_renyi(
         ValueError: a probability outside ``[0, 1]``, or a bound that most draws would exceed.
         TypeError: a traced probability with the padded form.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> graph = fl.graphs.erdos_renyi(jax.random.key(0), nodes=50, probability=0.2)
+      >>> 180 < len(graph.edge_list()) < 310  # 245 in the mean
+      True
+
     Reference: Gilbert, Random graphs (1959).
     """
     neighbor_tables.check_nodes(nodes)
@@ -397,6 +409,14 @@ def stochastic_block_model(
 
     Raises:
         ValueError: empty groups, a matrix of the wrong shape, asymmetric or outside ``[0, 1]``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> groups = fl.graphs.stochastic_block_model(
+      ...     jax.random.key(0), sizes=[3, 3], probabilities=[[1.0, 0.0], [0.0, 1.0]]
+      ... )
+      >>> groups.edge_list()
+      [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
 
     Reference: Holland, Laskey and Leinhardt, Stochastic blockmodels: first steps (1983).
     """
@@ -547,6 +567,13 @@ def random_geometric(
         ValueError: a radius that is not positive, or a bound that most draws would exceed.
         TypeError: a traced radius with the padded form.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> near = fl.graphs.random_geometric(jax.random.key(0), nodes=20, radius=0.2)
+      >>> far = fl.graphs.random_geometric(jax.random.key(0), nodes=20, radius=0.4)
+      >>> set(near.edge_list()) < set(far.edge_list())  # the same nodes, with a larger radius
+      True
+
     Reference: Penrose, Random Geometric Graphs (2003).
     """
     neighbor_tables.check_nodes(nodes)
@@ -623,6 +650,12 @@ def k_regular(key: Key[Array, ""], nodes: int, degree: int, *, form: str = "auto
 
     Raises:
         ValueError: a degree out of range, or an odd ``K * degree``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> graph = fl.graphs.k_regular(jax.random.key(0), nodes=6, degree=3)
+      >>> graph.degree.tolist()
+      [3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
 
     Reference: McKay and Wormald, Uniform generation of random regular graphs of moderate degree
     (1990), for switching away loops and repeated edges.
@@ -738,6 +771,12 @@ def small_world(
 
     Raises:
         ValueError: an odd degree or one out of range, a probability outside ``[0, 1]``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> graph = fl.graphs.small_world(jax.random.key(0), nodes=20, degree=4, rewire=0.1)
+      >>> len(graph.edge_list())  # K * degree / 2, for any share of rewired edges
+      40
 
     Reference: Watts and Strogatz, Collective dynamics of 'small-world' networks (1998).
     """

@@ -41,6 +41,14 @@ class Graph:
         weights: padded form, ``[K, S]``, or None.
         degree: weighted degrees ``[K]``; the number of neighbors if all weights are one.
         overflow: padded form, the neighbors beyond the slots of the table, or None.
+
+    Example:
+      >>> import fljax as fl
+      >>> graph = fl.graphs.star(4)
+      >>> graph.degree.tolist(), graph.edge_list()
+      ([3.0, 1.0, 1.0, 1.0], [(0, 1), (0, 2), (0, 3)])
+      >>> graph.mixing("metropolis").self_weight.tolist()
+      [0.25, 0.75, 0.75, 0.75]
     """
 
     nodes: int = static()

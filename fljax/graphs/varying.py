@@ -28,6 +28,23 @@ class Varying:
       first: a graph with the same nodes and shapes, used before the first round.
       directed: whether some node may receive from a node that does not receive from it; the rows of
         a round's graph then belong to receivers.
+
+    Example:
+      A ring and a star in turn:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class InTurn(fl.graphs.Varying):
+      ...     ring: fl.graphs.Graph
+      ...     star: fl.graphs.Graph
+      ...     @property
+      ...     def first(self):
+      ...         return self.ring
+      ...     def at(self, key, round):
+      ...         return jax.lax.cond(round % 2 == 1, lambda: self.ring, lambda: self.star)
+      >>> network = InTurn(fl.graphs.ring(4), fl.graphs.star(4))
+      >>> network.at(jax.random.key(0), jnp.asarray(2)).degree.tolist()
+      [3.0, 1.0, 1.0, 1.0]
     """
 
     first: Graph

@@ -64,6 +64,19 @@ class Aggregator:
       reference: a key of ``references.bib``, or several; see :func:`fljax.citation`.
       withstands_weights: whether the attackers that it withstands are those with less than half of
         the weights, instead of a number of them.
+
+    Example:
+      The largest of the received numbers:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Largest(fl.aggregation.Aggregator):
+      ...     def combine(self, messages, weights, around):
+      ...         received = (weights > 0)[..., None]
+      ...         return jnp.where(received, messages, -jnp.inf).max(axis=1)
+      >>> messages = jnp.array([[[1.0], [2.0], [9.0]]])
+      >>> Largest().combine(messages, jnp.array([[1.0, 1.0, 0.0]]), jnp.zeros((1, 1))).tolist()
+      [[2.0]]
     """
 
     reference: ClassVar[str | tuple[str, ...] | None] = None

@@ -162,6 +162,19 @@ class Attack:
 
     Attributes:
       reference: a key of ``references.bib``, or several; see :func:`fljax.citation`.
+
+    Example:
+      Attackers that send zeros:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Silent(fl.attacks.Attack):
+      ...     def lie(self, key, messages, attacking, sending, around):
+      ...         return jnp.zeros_like(messages)
+      >>> attack, messages = Silent([True, False]), jnp.array([[1.0], [2.0]])
+      >>> sending, around = jnp.ones(2, bool), jnp.zeros((1, 1))
+      >>> attack.say(jax.random.key(0), messages, attack.attackers, sending, around).tolist()
+      [[0.0], [2.0]]
     """
 
     attackers: Annotated[Array, "clients, or clients clients"] = field(converter=as_given)

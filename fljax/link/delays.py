@@ -28,6 +28,18 @@ class DelayLaw:
     Attributes:
       lags: the possible delays in rounds, ascending and equally spaced, such as a range; with 0 a
         message arrives in the round in which it is sent.
+
+    Example:
+      In rounds of even numbers the first client's message takes one round:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class FirstLate(fl.link.DelayLaw):
+      ...     lags = (0, 1)
+      ...     def draw(self, key, round, clients):
+      ...         return jnp.where((jnp.arange(clients) == 0) & (round % 2 == 0), 1, 0)
+      >>> FirstLate().draw(jax.random.key(0), jnp.int32(2), 3).tolist()
+      [1, 0, 0]
     """
 
     lags: Sequence[int]
@@ -148,6 +160,15 @@ class Geometric(DelayLaw):
 
     Raises:
       ValueError: a delta outside [0, 1), a longest lag below 0 or no multiple of the step.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> law = fl.link.Geometric(0.5, longest=4, step=2)
+      >>> list(law.lags)
+      [0, 2, 4]
+      >>> drawn = law.draw(jax.random.key(0), jnp.int32(1), 10_000)
+      >>> 0.48 < float((drawn == 0).mean()) < 0.52  # half of the messages arrive at once
+      True
     """
 
     delta: Float[Array, ""] | float
@@ -188,6 +209,14 @@ class UniformDelay(DelayLaw):
 
     Raises:
       ValueError: a longest lag below 0.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> law = fl.link.UniformDelay(3)
+      >>> list(law.lags)
+      [0, 1, 2, 3]
+      >>> sorted(set(law.draw(jax.random.key(0), jnp.int32(1), 1000).tolist()))
+      [0, 1, 2, 3]
 
     Reference:
       Jung 2025, section 5.8.
@@ -262,6 +291,14 @@ class DelayTrace(_Table):
 
     Raises:
       ValueError: not a table of integers; fewer rounds than the run or another number of clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> law = fl.link.DelayTrace([[0, 1], [2, -1]])
+      >>> law.draw(jax.random.key(0), jnp.int32(1), 2).tolist()  # delays in round 1
+      [0, 1]
+      >>> law.draw(jax.random.key(0), jnp.int32(2), 2).tolist()  # lost: one more than the longest
+      [2, 3]
     """
 
     def check(self, clients: int, rounds: int) -> None:

@@ -20,6 +20,22 @@ class Losses:
 
     Attributes:
       symmetric: whether links fail in both directions together.
+
+    Example:
+      A link that has failed once never recovers:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Broken(fl.link.Losses):
+      ...     def begin(self, uniform):
+      ...         return jnp.ones(uniform.shape, bool)
+      ...     def draw(self, state, uniform):
+      ...         works = state & (uniform > 0.1)
+      ...         return works, works
+      >>> losses = Broken()
+      >>> state, works = losses.draw(losses.begin(jnp.zeros(2)), jnp.array([0.05, 0.7]))
+      >>> losses.draw(state, jnp.array([0.9, 0.9]))[1].tolist()
+      [False, True]
     """
 
     symmetric: bool = True

@@ -188,6 +188,13 @@ class PerMessage(Noise):
     node continues from its sent message, including the noise.)
 
     Args and Raises: as of :class:`Perturbation`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> noise = fl.link.PerMessage(variance=4.0, law="gaussian")
+      >>> drawn = noise.draw(jax.random.key(0), (1000, 10), "float32")
+      >>> drawn.shape, bool(abs(drawn.std() - 2.0) < 0.1)
+      ((1000, 10), True)
     """
 
     def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
@@ -208,6 +215,19 @@ class PerEdge(Noise):
         sends no message to itself.
 
     Raises: as of :class:`Perturbation`.
+
+    Example:
+      Both neighbors of a node receive a different perturbed message:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> def model(noise):
+      ...     algorithm = fl.algorithms.ATC(0.1)
+      ...     simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(4), noise=noise)
+      ...     return fl.run(simulation, rounds=1)["model"]
+      >>> change = model(fl.link.PerEdge(variance=1.0)) - model(None)
+      >>> bool(abs(change.mean("client")).max() > 0.01)  # it does not cancel
+      True
     """
 
     own: bool = static(default=False)
@@ -255,6 +275,19 @@ class GraphHomomorphic(Noise):
 
     Args and Raises: as of :class:`Perturbation`; a node whose own weight is not positive, from
     whose part the noise cannot be subtracted.
+
+    Example:
+      The noise changes models, and leaves their mean as it is:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> def model(noise):
+      ...     algorithm = fl.algorithms.ATC(0.1)
+      ...     simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(4), noise=noise)
+      ...     return fl.run(simulation, rounds=1)["model"]
+      >>> change = model(fl.link.GraphHomomorphic(variance=1.0)) - model(None)
+      >>> bool(abs(change).max() > 0.1), bool(abs(change.mean("client")).max() < 1e-5)
+      (True, True)
     """
 
     def check(self, graph: Graph, weights: Sequence[Combination]) -> None:

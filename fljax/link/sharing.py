@@ -18,6 +18,18 @@ class Sharing:
 
     Attributes:
       size: parameters in a message.
+
+    Example:
+      The same two parameters in every message:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class First(fl.link.Sharing):
+      ...     size: int = fl.static(default=2)
+      ...     def indices(self, key, round, clients, dim):
+      ...         return jnp.broadcast_to(jnp.arange(self.size), (len(clients), self.size))
+      >>> First().mask(jax.random.key(0), jnp.int32(1), jnp.arange(1), dim=4).tolist()
+      [[True, True, False, False]]
     """
 
     size: int
@@ -135,6 +147,13 @@ class Random(Sharing):
 
     Raises:
       ValueError: a size below one, or above the model's.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> sharing = fl.link.Random(2, coordinated=True)
+      >>> drawn = sharing.indices(jax.random.key(0), jnp.asarray(1), jnp.arange(3), dim=10)
+      >>> drawn.shape, bool((drawn == drawn[0]).all())  # the same two parameters for all clients
+      ((3, 2), True)
 
     Reference:
       Gauthier 2024, section 4.2.3 (a pseudo-random selection in place of the circular shift).

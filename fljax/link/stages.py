@@ -123,5 +123,13 @@ def drawn_of_edges(
 
 
 def receivers_of(network: Graph | Federation | None, clients: int) -> Int[Array, " clients"]:
-    """The number of receivers of each client's message: its neighbors, or its server."""
+    """The number of receivers of each client's message: its neighbors, or its server.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.link.receivers_of(fl.graphs.star(4), 4).tolist()
+      [3, 1, 1, 1]
+      >>> fl.link.receivers_of(None, 3).tolist()  # one server of all clients
+      [1, 1, 1]
+    """
     return jnp.ones(clients, jnp.int32) if network is None else network.neighbor_counts()

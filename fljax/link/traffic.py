@@ -40,6 +40,11 @@ def wide(count: Array, times: int) -> Array:
 
     Raises:
       ValueError: ``times`` beyond the range.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> fl.link.wide(jnp.int32(2**30), 6).tolist()  # 3 * 2^31 + 0
+      [3, 0]
     """
     if times >= 2**31:
         raise ValueError(f"a message has {times} bits, more than the 2^31 that can be counted.")
@@ -75,6 +80,13 @@ def narrow(count: Array) -> Array:
 
 
 def wide_sum(a: Array, b: Array) -> Array:
-    """The sum of two such numbers."""
+    """The sum of two such numbers.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> once = fl.link.wide(jnp.int32(2**30), 1)
+      >>> fl.link.wide_sum(once, once).tolist()  # 2^31
+      [1, 0]
+    """
     high, low = a + b
     return jnp.stack([high + (low >> 31), low & LOW])

@@ -1037,6 +1037,11 @@ def as_metric(metric: Metric | str) -> Metric:
     Raises:
       ValueError: unknown name (the nearest known one is suggested).
       TypeError: neither a name nor a :class:`Metric`.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.metrics.as_metric("accuracy") is fl.metrics.accuracy
+      True
     """
     if isinstance(metric, str):
         checks.choice("metric", metric, METRICS)

@@ -208,6 +208,12 @@ def as_optimizer(value: object) -> Optimizer:
     Raises:
       TypeError: neither.
       ValueError: as for :func:`from_optax`.
+
+    Example:
+      >>> import optax, fljax as fl
+      >>> optimizer = fl.optimizers.as_optimizer(optax.adam(0.01))
+      >>> fl.optimizers.as_optimizer(optimizer) is optimizer
+      True
     """
     if isinstance(value, Optimizer):
         return value
@@ -222,6 +228,11 @@ def as_step(value: "StepSize | Optimizer | optax.GradientTransformation") -> Sch
 
     Raises:
       TypeError, ValueError: as :func:`~fljax.schedules.as_schedule` and :func:`as_optimizer`.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.optimizers.as_step(0.5)
+      Constant(value=0.5)
     """
     if isinstance(value, Optimizer) or is_transformation(value):
         return as_optimizer(value)

@@ -29,7 +29,18 @@ __all__ = [
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A positive number for every round ``1, 2, ...``."""
+    """A positive number for every round ``1, 2, ...``.
+
+    Example:
+      A function of the round, from 1:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedAvg(lambda round: 0.5 / (1 + round))
+      >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["normalized_error"]), rounds=100)
+      >>> bool(run.normalized_error[-1] < 0.01)
+      True
+    """
 
     def __call__(self, round: Array) -> Array: ...
 
@@ -40,7 +51,13 @@ StepSize: TypeAlias = Any
 
 @module
 class Constant:
-    """The same ``value`` > 0 in every round."""
+    """The same ``value`` > 0 in every round.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> float(fl.schedules.Constant(0.25)(jnp.asarray(100)))
+      0.25
+    """
 
     value: Float[Array, ""] | float
 
@@ -61,6 +78,12 @@ class PowerDecay:
     Args:
       initial: :math:`a>0`, the value in round 1.
       power: :math:`0\le p\le1`; one half by default.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> schedule = fl.schedules.PowerDecay(1.0, 0.5)
+      >>> [round(step, 3) for step in schedule(jnp.array([1, 4, 100])).tolist()]
+      [1.0, 0.5, 0.1]
     """
 
     initial: Float[Array, ""] | float
@@ -139,6 +162,14 @@ def as_schedule(value: StepSize) -> Schedule:
 
     Raises:
       TypeError: none of these, a function of other arguments, or one that does not return a number.
+
+    Example:
+      >>> import jax.numpy as jnp, optax, fljax as fl
+      >>> fl.schedules.as_schedule(0.5)
+      Constant(value=0.5)
+      >>> halving = fl.schedules.as_schedule(optax.exponential_decay(1.0, 1, 0.5))
+      >>> [float(halving(jnp.asarray(number))) for number in (1, 2, 3)]
+      [1.0, 0.5, 0.25]
     """
     if not callable(value):
         check("a step size, where it is no schedule,", value, rule_of(float))
@@ -159,6 +190,12 @@ class GeometricDecay:
     Args:
       initial: :math:`a\ge0`, the value in a hypothetical round 0.
       factor: :math:`r\in(0,1]`; 1 keeps it constant.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> schedule = fl.schedules.GeometricDecay(8.0, 0.5)
+      >>> schedule(jnp.array([1, 2, 3])).tolist()
+      [4.0, 2.0, 1.0]
     """
 
     initial: Float[Array, ""] | float

@@ -16,7 +16,19 @@ Rounds: TypeAlias = int | tuple[int, ...]
 
 
 class Pattern:
-    """A pattern of active clients in each round; subclass it to define your own."""
+    """A pattern of active clients in each round; subclass it to define your own.
+
+    Example:
+      Clients of odd and of even numbers in turn:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class InTurn(fl.participation.Pattern):
+      ...     def draw(self, state, key, round, clients):
+      ...         return state, (jnp.arange(clients) + round) % 2 == 0
+      >>> InTurn().draw((), jax.random.key(0), jnp.int32(1), 4)[1].tolist()
+      [False, True, False, True]
+    """
 
     def check(self, clients: int, rounds: int) -> None:
         """Raise ``ValueError`` unless the pattern fits a run of this size."""
@@ -50,7 +62,15 @@ def field_as_array(owner: object, name: str) -> None:
 
 @module
 class Always(Pattern):
-    """All clients, in every round."""
+    """All clients, in every round.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Always()
+      >>> state = pattern.begin(jax.random.key(0), 3)
+      >>> pattern.draw(state, jax.random.key(1), jnp.int32(1), 3)[1].tolist()
+      [True, True, True]
+    """
 
     def draw(
         self, state: PyTree, key: Array, round: Array, clients: int
@@ -67,6 +87,13 @@ class Bernoulli(Pattern):
 
     Raises:
       ValueError: a probability outside [0, 1], or not one for each client.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Bernoulli([1.0, 0.0, 1.0])
+      >>> state = pattern.begin(jax.random.key(0), 3)
+      >>> pattern.draw(state, jax.random.key(1), jnp.int32(1), 3)[1].tolist()
+      [True, False, True]
     """
 
     probability: Annotated[Array, "*clients"] = field(converter=as_given)
@@ -115,6 +142,17 @@ class Markov(Pattern):
 
     Raises:
       ValueError: a probability outside its range, or not one for each client.
+
+    Example:
+      A client that always fails and always recovers takes part in every second round:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Markov(fail=1.0, recover=1.0)
+      >>> state = pattern.begin(jax.random.key(0), 4)
+      >>> state, first = pattern.draw(state, jax.random.key(1), jnp.int32(1), 4)
+      >>> state, second = pattern.draw(state, jax.random.key(2), jnp.int32(2), 4)
+      >>> bool((first != second).all())
+      True
     """
 
     fail: Annotated[Array, "*clients"] = field(converter=as_given)
@@ -157,6 +195,18 @@ class Periodic(Pattern):
 
     Raises:
       ValueError: a period or offset below 1, or not one for each client.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Periodic(period=[1, 2], offset=[1, 2])
+      >>> state = pattern.begin(jax.random.key(0), 2)
+      >>> for n in range(1, 5):
+      ...     state, on = pattern.draw(state, jax.random.key(n), jnp.int32(n), 2)
+      ...     print(on.tolist())
+      [True, False]
+      [True, True]
+      [True, False]
+      [True, True]
     """
 
     period: Annotated[Rounds, "checked"] = field(converter=as_given, static=True, default=1)
@@ -246,6 +296,13 @@ class Until(Pattern):
 
     Raises:
       ValueError: a negative number, or not one for each client.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Until([1, 2, 3])
+      >>> state = pattern.begin(jax.random.key(0), 3)
+      >>> pattern.draw(state, jax.random.key(1), jnp.int32(2), 3)[1].tolist()  # round 2
+      [False, True, True]
     """
 
     last: Annotated[Array, "*clients"] = field(converter=as_given)
@@ -273,6 +330,13 @@ class Trace(Pattern):
 
     Raises:
       ValueError: not a table of booleans; fewer rounds than the run or another number of clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> pattern = fl.participation.Trace([[True, False], [False, True]])
+      >>> state = pattern.begin(jax.random.key(0), 2)
+      >>> pattern.draw(state, jax.random.key(1), jnp.int32(2), 2)[1].tolist()  # round 2
+      [False, True]
     """
 
     table: Annotated[Array, "rounds clients"] = field(converter=as_given)

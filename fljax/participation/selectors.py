@@ -234,7 +234,15 @@ def declares(cls: type, method: str, unrelated: frozenset[str]) -> bool:
 
 @module
 class Everyone(Selector):
-    """All available clients."""
+    """All available clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> available = jnp.array([True, False, True])
+      >>> who = fl.participation.Everyone().choose(jax.random.key(0), available, None)
+      >>> who.here.tolist()
+      [True, False, True]
+    """
 
     def choose(
         self, key: Array, available: Available, network: object, round: Array | int = 1
@@ -308,6 +316,14 @@ class Fraction(Selector):
 
     Raises:
       ValueError: a fraction outside [0, 1].
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> who = fl.participation.Fraction(0.1).choose(jax.random.key(0), jnp.ones(1000, bool), None)
+      >>> 60 < int(who.here.sum()) < 140  # 100 in the mean
+      True
+      >>> fl.participation.Fraction(0.1).law(1000).sampling
+      'poisson'
     """
 
     fraction: Float[Array, ""] | float
@@ -354,6 +370,15 @@ class Subset(_Counted):
 
     Raises:
       ValueError: a count below 1 or above the number of clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> selector, key = fl.participation.Subset(2), jax.random.key(0)
+      >>> int(selector.choose(key, jnp.ones(5, bool), None).here.sum())
+      2
+      >>> available = jnp.array([True, False, False, False, False])  # fewer than two
+      >>> int(selector.choose(key, available, None).here.sum())
+      1
     """
 
     def choose(
@@ -376,6 +401,14 @@ class Drawn(_Counted):
 
     Raises:
       ValueError: a count below 1 or above the number of clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> who = fl.participation.Drawn(2).choose(jax.random.key(0), jnp.zeros(4, bool), None)
+      >>> who.here.tolist()  # two are drawn, of which none is available
+      [False, False]
+      >>> fl.participation.Drawn(2).law(4).rate, fl.participation.Drawn(2).law(4).sampling
+      (0.5, 'drawn')
     """
 
     argument = "clients_per_round"
@@ -474,6 +507,22 @@ class ByLoss(Selector):
     Some clients, the candidates, evaluate the model on their samples and tell the server their
     losses, by which it chooses. The choice depends on the samples and the losses are told as they
     are, so that no guarantee of privacy covers it.
+
+    Example:
+      All available clients are asked, and those above the median loss chosen:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class AboveMedian(fl.participation.ByLoss):
+      ...     def ask(self, key, available, samples):
+      ...         return fl.participation.Participants(None, available)
+      ...     def chosen(self, key, asked, losses, samples):
+      ...         return asked._replace(here=asked.here & (losses > jnp.median(losses)))
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=20, samples=10, dim=2)
+      >>> algorithm = fl.algorithms.FedAvg(0.1, selector=AboveMedian())
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=1)
+      >>> int(run.bits_up[-1])  # 20 losses, and 10 models of 2 numbers, of 32 bits each
+      1280
     """
 
     @checks.required
@@ -695,6 +744,14 @@ class PerServer(_Counted):
 
     Raises:
       ValueError: a count below 1 or above the clients of some server, no servers.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> selector = fl.participation.PerServer(2)
+      >>> who = selector.choose(jax.random.key(0), jnp.ones(12, bool), servers)
+      >>> [servers.server[client] for client in who.clients.tolist()]
+      [0, 0, 1, 1, 2, 2]
     """
 
     argument = "clients_per_server"
@@ -726,7 +783,15 @@ class PerServer(_Counted):
 
 
 def everyone_or(selector: type[_Counted], count: int | None) -> Selector:
-    """Return :class:`Everyone` for the count ``None``, otherwise ``selector(count)``."""
+    """Return :class:`Everyone` for the count ``None``, otherwise ``selector(count)``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.participation.everyone_or(fl.participation.Subset, 5).count
+      5
+      >>> fl.participation.everyone_or(fl.participation.Subset, None)
+      Everyone()
+    """
     if count is None:
         return Everyone()
     checks.count(selector.argument, count)

@@ -73,6 +73,15 @@ class Dirichlet(_ByLabel):
     Raises:
       ValueError: a concentration that is not positive.
 
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.repeat(jnp.arange(10), 60)
+      >>> def classes_per_client(concentration):
+      ...     partition = fl.partitions.Dirichlet(concentration).draw(0, labels, clients=20)
+      ...     return float((partition.counts(labels, 10) > 0).sum(axis=1).mean())
+      >>> classes_per_client(0.1) < classes_per_client(1.0) < classes_per_client(100.0)
+      True
+
     Reference:
       Yurochkin et al. 2019, section 5.
     """
@@ -106,6 +115,13 @@ class EqualDirichlet(_ByLabel):
 
     Raises:
       ValueError: a concentration that is not positive.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.repeat(jnp.arange(10), 60)
+      >>> partition = fl.partitions.EqualDirichlet(1.0).draw(0, labels, clients=20)
+      >>> set(partition.sizes.tolist())
+      {30}
 
     Reference:
       Hsu et al. 2019, section 3.
@@ -294,6 +310,12 @@ class Shards(_ByLabel):
 class SortedByLabel(_ByLabel):
     """Rows sorted by label and cut into equal parts, one for each client in this order: the least
     similar clients.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.array([1, 0, 1, 0, 2, 2])
+      >>> fl.partitions.SortedByLabel().draw(0, labels, clients=3).counts(labels, 3).tolist()
+      [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
     """
 
     def bounds(self, rows: int, clients: int) -> tuple[int, int]:

@@ -26,6 +26,12 @@ class Partition(NamedTuple):
     Sizes depend on the key, shapes do not. Rows without a client are last in the order, beyond the
     last offset. No row is at two clients, unless the order is longer than the pool of rows
     (:class:`Shared`).
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> partition = fl.partitions.Partition(jnp.array([3, 0, 2, 1]), jnp.array([0, 1, 4]))
+      >>> [rows.tolist() for rows in partition.rows()], partition.owners().tolist()
+      ([[3], [0, 2, 1]], [1, 1, 1, 0])
     """
 
     order: Int[Array, " rows"]
@@ -150,6 +156,17 @@ class Partitioner:
     """A rule by which rows are distributed over clients; subclass it to define your own.
 
     A subclass has a method :meth:`owners`, and :meth:`check` where it can refuse a pool.
+
+    Example:
+      Rows are given to clients in turn:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class InTurn(fl.partitions.Partitioner):
+      ...     def owners(self, key, pool, clients):
+      ...         return jnp.arange(len(pool.active)) % clients
+      >>> [sorted(rows.tolist()) for rows in InTurn().draw(0, 5, clients=2).rows()]
+      [[0, 2, 4], [1, 3]]
     """
 
     #: Whether the rule looks at labels.

@@ -25,6 +25,14 @@ class OwnedSamples(NamedTuple):
       owners: ``[R]``, the client of each; ``clients`` for none.
       clients: ``K``, static.
       classes: ``C``, static; ``None`` where targets are no labels.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> samples = fl.partitions.OwnedSamples(
+      ...     np.ones((3, 2)), np.array([0, 1, 1]), np.array([0, 0, 1]), clients=2, classes=2
+      ... )
+      >>> samples.of_owners(np.array([10, 20])).tolist()  # numbers of clients, for their samples
+      [10, 10, 20]
     """
 
     features: Array
@@ -49,6 +57,21 @@ class Shift:
     """A change of samples that depends on their client; subclass it to define your own.
 
     A subclass has a method :meth:`apply`, and :meth:`check` where it can refuse samples.
+
+    Example:
+      The features of client ``k`` times ``k + 1``:
+
+      >>> import jax.numpy as jnp, numpy as np, fljax as fl
+      >>> @fl.module
+      ... class Scaled(fl.partitions.Shift):
+      ...     def apply(self, key, samples):
+      ...         factor = samples.of_owners(1.0 + jnp.arange(samples.clients))
+      ...         return samples._replace(features=samples.features * factor[:, None])
+      >>> samples = fl.partitions.OwnedSamples(
+      ...     np.ones((3, 1)), np.zeros(3), np.array([0, 1, 1]), clients=2, classes=None
+      ... )
+      >>> Scaled().apply(fl.random_key(0), samples).features.tolist()
+      [[1.0], [2.0], [2.0]]
     """
 
     def check(self, samples: OwnedSamples) -> None:
@@ -145,6 +168,14 @@ class FeatureNoise(Shift):
     Raises:
       ValueError: another number of clients, negative deviations, features that are integers.
 
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> owners = np.repeat([0, 1], 500)
+      >>> samples = fl.partitions.OwnedSamples(np.zeros((1000, 4)), owners, owners, 2, classes=2)
+      >>> noisy = fl.partitions.FeatureNoise([0.0, 1.0]).apply(fl.random_key(0), samples).features
+      >>> float(noisy[owners == 0].std()), bool(abs(noisy[owners == 1].std() - 1) < 0.1)
+      (0.0, True)
+
     Reference:
       Li et al. 2022, "noise-based feature imbalance".
     """
@@ -185,6 +216,14 @@ class Style(Shift):
 
     Raises:
       ValueError: negative deviations, features that are integers.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> owners = np.array([0, 0, 1])
+      >>> samples = fl.partitions.OwnedSamples(np.ones((3, 2)), owners, owners, 2, 2)
+      >>> styled = fl.partitions.Style(contrast=0.5).apply(fl.random_key(0), samples).features
+      >>> (styled[:, 0] == styled[0, 0]).tolist()  # the third sample is another client's
+      [True, True, False]
     """
 
     contrast: Any = 0.0
@@ -223,6 +262,14 @@ class PermutedFeatures(Shift):
 
     Raises:
       ValueError: less than one group.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> features, owners = np.tile(np.arange(8.0), (2, 1)), np.array([0, 1])
+      >>> samples = fl.partitions.OwnedSamples(features, owners, owners, 2, 2)
+      >>> first, second = fl.partitions.PermutedFeatures().apply(fl.random_key(0), samples).features
+      >>> sorted(first.tolist()) == sorted(second.tolist()), first.tolist() == second.tolist()
+      (True, False)
 
     Reference:
       Goodfellow et al. 2013, of tasks one after the other ("permuted MNIST").
@@ -270,6 +317,14 @@ class LabelNoise(_OfLabels):
     Raises:
       ValueError: another number of clients, a rate outside of 0 to 1, targets that are no labels.
 
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> owners, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+      >>> samples = fl.partitions.OwnedSamples(np.zeros((4, 1)), labels, owners, 2, 2)
+      >>> rule = fl.partitions.LabelNoise([0.0, 1.0])  # with two classes, the other one
+      >>> rule.apply(fl.random_key(0), samples).targets.tolist()
+      [0, 1, 1, 0]
+
     Reference:
       Xu et al. 2022 (FedCorr), whose new label may be the old one: their rate times
       ``(classes - 1) / classes`` is this one.
@@ -311,6 +366,14 @@ class PermutedLabels(_OfLabels):
 
     Raises:
       ValueError: less than one group, targets that are no labels.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> targets, owners = np.tile(np.arange(10), 2), np.repeat([0, 1], 10)
+      >>> samples = fl.partitions.OwnedSamples(np.zeros((20, 1)), targets, owners, 2, 10)
+      >>> renamed = fl.partitions.PermutedLabels().apply(fl.random_key(0), samples).targets
+      >>> sorted(renamed[:10].tolist()) == list(range(10))  # each class once, at each client
+      True
 
     Reference:
       Sattler et al. 2020 (clustered federated learning).

@@ -94,6 +94,20 @@ class AdaptiveClip:
       share_noise: :math:`\sigma_b/m` > 0, the standard deviation of the noise on the share of
         updates within the clip.
 
+    Example:
+      Estimating the quantile takes a part of the noise multiplier, and no further budget:
+
+      >>> import jax, fljax as fl
+      >>> def release_rho(clip):
+      ...     simulation = fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=100, samples=9, dim=2),
+      ...         algorithm=fl.algorithms.FedAvg(0.1, clients_per_round=50),
+      ...         privacy=fl.privacy.CentralGaussian(2.0, clip=clip),
+      ...     )
+      ...     return float(fl.run(simulation, rounds=5).release_rho)
+      >>> round(release_rho(fl.privacy.AdaptiveClip()), 4), round(release_rho(0.1), 4)
+      (0.125, 0.125)
+
     Reference:
       Andrew et al. 2021, Algorithm 1 and Theorem 1.
     """

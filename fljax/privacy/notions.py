@@ -347,6 +347,19 @@ class ZCDP:
       sees all messages, *if* per-sample gradients are bounded by ``gradient_bound`` for every
       data set (Lemma I, Theorem I; adaptive composition: Bun & Steinke 2016, Lemma 2.3).
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem=problem.clipped(1.0),
+      ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...     network=fl.graphs.ring(6),
+      ...     privacy=fl.privacy.ZCDP(total_rho=0.5, gradient_bound=1.0),
+      ... )
+      >>> run = fl.run(simulation, rounds=20)
+      >>> run.client_rho.values.round(3).tolist()
+      [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+
     Reference:
       Gauthier 2024, Theorem I (3.13) and its Corollary (section 3.3.1).
     """
@@ -592,6 +605,19 @@ class ApproximateDP:
     Raises:
       ValueError: a round's epsilon of 1 or more under the classical calibration (checked by the
         sweep at each concrete grid point).
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem=problem.clipped(1.0),
+      ...     algorithm=fl.algorithms.EpsilonDeltaNFL(penalty=1.0, step_size=0.5),
+      ...     network=fl.graphs.ring(6),
+      ...     privacy=fl.privacy.ApproximateDP(2.0, 1e-3, gradient_bound=1.0),
+      ... )
+      >>> run = fl.run(simulation, rounds=20)
+      >>> [round(float(spent[0]), 4) for spent in (run.client_epsilon, run.client_delta)]
+      [2.0, 0.001]
     """
 
     epsilon: Float[Array, ""] | float

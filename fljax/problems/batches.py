@@ -51,7 +51,24 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The law by which batches are drawn; subclass it to define your own."""
+    """The law by which batches are drawn; subclass it to define your own.
+
+    Example:
+      The first ``size`` samples of each client in every step:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class First(fl.batches.Batches):
+      ...     size: int = fl.static()
+      ...     def draw(self, key, real, clients, steps):
+      ...         shape = (len(clients), steps, self.size)
+      ...         return fl.batches.Batch(jnp.broadcast_to(jnp.arange(self.size), shape))
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> algorithm = fl.algorithms.FedAvg(0.1, local_steps=2, batches=First(4))
+      >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["objective"]), rounds=20)
+      >>> bool(run.objective[-1] < run.objective[0])
+      True
+    """
 
     def check(self, problem: Problem | Stream) -> None:
         """Raise ``ValueError`` where a batch cannot be drawn of these clients' samples."""
@@ -88,6 +105,11 @@ def per_client(name: str, argument: object) -> Counts:
 
     Raises:
       ValueError: numbers that are not counts.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.batches.per_client("size", 4), fl.batches.per_client("size", [4, 8])
+      (4, (4, 8))
     """
     value = checks.plain(argument)
     array = isinstance(value, np.ndarray | jax.Array) and value.ndim and checks.is_concrete(value)
@@ -122,7 +144,16 @@ def known_counts(problem: Problem) -> np.ndarray | None:
 
 
 def taken(problem: Problem, clients: Array, batch: Batch, step: object) -> Problem:
-    """Return the problem on the batches of one step of these clients."""
+    """Return the problem on the batches of one step of these clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> clients, real = jnp.arange(2), problem.weights[:2] > 0
+      >>> batch = fl.batches.Uniform(4).draw(jax.random.key(1), real, clients, steps=5)
+      >>> fl.batches.taken(problem, clients, batch, 0).features.shape  # of the first step
+      (2, 4, 2)
+    """
     part = problem.take(clients, batch.rows[:, step])
     if batch.weights is None:
         return part
@@ -147,6 +178,14 @@ class Shuffled(Batches):
 
     Raises:
       ValueError: a batch larger than every client.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> real = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)  # five samples, and three
+      >>> law = fl.batches.Shuffled(2)
+      >>> rows = law.draw(jax.random.key(0), real, jnp.arange(2), steps=3).rows
+      >>> (rows < jnp.array([[[5]], [[3]]])).sum(axis=-1).tolist()  # sizes of batches
+      [[2, 2, 1], [2, 1, 0]]
     """
 
     size: int = static()
@@ -335,6 +374,14 @@ class Weighted(Batches):
     Raises:
       ValueError: probabilities of another shape, that do not sum to one, or are not positive where
         there is a sample.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> real = jnp.ones((1, 4), bool)
+      >>> law = fl.batches.Weighted(2, [[0.5, 0.25, 0.125, 0.125]])
+      >>> batch = law.draw(jax.random.key(0), real, jnp.arange(1), steps=3)
+      >>> (batch.rows == 0).any(axis=-1).tolist()  # 2 * 0.5 = 1: in every batch
+      [[True, True, True]]
 
     Reference:
       Rizk 2023, (1.15) and (2.55).

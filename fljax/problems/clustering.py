@@ -297,6 +297,13 @@ def pooled_models(
       ValueError: membership for another number of clients or out of range, a ridge that is not
         positive, a problem that clips gradients.
 
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> data = [(np.ones((2, 1)), np.full(2, target)) for target in (1.0, 3.0, 8.0)]
+      >>> problem = fl.problems.from_clients(data, fl.problems.LeastSquares())
+      >>> fl.clustering.pooled_models(problem, [0, 0, 1], clusters=2).round(2).tolist()
+      [[2.0], [2.0], [8.0]]
+
     Reference:
       Jung 2025, (72).
     """

@@ -35,6 +35,13 @@ def local_gradients(
     Raises:
       ValueError: a model of another size.
 
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[1.0], [5.0]])  # of one sample each
+      >>> problem = fl.problems.Problem(jnp.ones((2, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> fl.problems.local_gradients(problem).tolist()  # -2 y_k at zero
+      [[-2.0], [-10.0]]
+
     Reference:
       Jung 2025, (157).
     """
@@ -114,6 +121,13 @@ def mean_codes(problem: Model, model: Float[Array, " dim"]) -> Float[Array, "cli
       TypeError: a network that is not an autoencoder.
       ValueError: a model of another size.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.ridge(jax.random.key(0), clients=3, samples=9, dim=4)
+      >>> problem = fl.problems.reconstruction(data, fl.models.autoencoder(2), jax.random.key(1))
+      >>> fl.problems.mean_codes(problem, problem.initial).shape
+      (3, 2)
+
     Reference:
       Jung 2025, section 7.2.
     """
@@ -173,6 +187,13 @@ def label_overlap(
     Args:
       problem: the clients', with labels as targets.
       labels: as in :func:`label_histograms`.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> labels = jnp.array([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 0.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 4, 1)), labels, fl.problems.Softmax(3))
+      >>> fl.problems.label_overlap(problem, range(3)).tolist()  # only the class 0 is at both
+      [[1.0, 0.375], [0.375, 1.0]]
 
     Reference:
       Jung 2025, section 7.2.

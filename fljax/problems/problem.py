@@ -235,6 +235,16 @@ class Problem:
         client without samples, a negative strength or importance, importances that are all zero, a
         clip or feature bound that is not positive, features beyond their bound, held-out data with
         another number of clients or parameters, or given twice (here and in ``tasks``).
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> features = jnp.array([[[1.0], [2.0]], [[1.0], [0.0]]])  # of two clients
+      >>> targets = jnp.array([[1.0, 2.0], [3.0, 0.0]])
+      >>> weights = jnp.array([[0.5, 0.5], [1.0, 0.0]])  # the second has one sample only
+      >>> loss = fl.problems.LeastSquares()
+      >>> problem = fl.problems.Problem(features, targets, loss, weights=weights)
+      >>> problem.gradient(jnp.zeros((2, 1))).tolist()
+      [[-5.0], [-6.0]]
     """
 
     # `validate` converts them, with an error text for each kind of data.

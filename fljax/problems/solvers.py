@@ -81,7 +81,19 @@ def public_scale(problem: Problem, weight: Float[Array, " clients"]) -> Float[Ar
 
 
 def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
-    """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0)."""
+    """Prepare :func:`prox` for quadratic weights ``weight`` (``[K]``, >= 0).
+
+    Example:
+      A factor for each :math:`c_k` serves all later calls of :func:`prox`:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> factor = fl.problems.factorize(problem, jnp.ones(3))
+      >>> zero = jnp.zeros((3, 2))
+      >>> near = fl.problems.prox(problem, factor, zero, zero)
+      >>> bool(abs(problem.gradient(near) + near).max() < 1e-4)  # f'(w) + c (w - v) = 0
+      True
+    """
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         moment = 2 * problem.correlation(problem.targets)
@@ -141,6 +153,17 @@ def prox(
 
     Raises:
       ValueError: the problem clips per-sample gradients.
+
+    Example:
+      For :math:`f(w)=(w-4)^2` and :math:`c=2` it is halfway between the minimizer and :math:`v`:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> ones = jnp.ones((1, 1, 1))
+      >>> problem = fl.problems.Problem(ones, 4 * ones[0], fl.problems.LeastSquares())
+      >>> factor = fl.problems.factorize(problem, jnp.array([2.0]))
+      >>> center = jnp.array([[1.0]])
+      >>> fl.problems.prox(problem, factor, center, start=center).round(3).tolist()
+      [[2.5]]
     """
     refuse_clipping(problem)
     return minimized(_minimize(problem, factor, center, start, iterations))
@@ -270,6 +293,14 @@ def optimum(problem: Problem, iterations: int = 5000) -> Float[Array, " dim"]:
     Raises:
       ValueError: a loss without a minimum, such as the logistic loss of separable data without a
         regularizer; inside traced code the solution is then NaN.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> x, y = np.ones((2, 1)), np.array([1.0, 3.0])
+      >>> data = [(x, y), (x[:1], np.array([8.0]))]
+      >>> problem = fl.problems.from_clients(data, fl.problems.LeastSquares())
+      >>> fl.problems.optimum(problem).round(3).tolist()  # the mean of the clients' means
+      [5.0]
     """
     checks.count("iterations", iterations)
     pooled = problem.pooled().prepare()

@@ -71,6 +71,13 @@ def linear(
 
     Raises:
       ValueError: sizes below one, negative noise.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> key, loss = jax.random.key(0), fl.problems.Huber(0.5)
+      >>> problem = fl.problems.linear(key, clients=3, samples=[4, 9, 6], dim=2, loss=loss)
+      >>> problem.features.shape, problem.sample_counts().tolist()
+      ((3, 9, 2), [4, 9, 6])
     """
     checks.count("clients", clients)
     checks.count("dim", dim)
@@ -138,13 +145,31 @@ def _normal_rows(key: Array, shape: tuple[int, ...], dtype) -> Array:
 def least_squares(
     key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
 ):
-    """:func:`linear` with the squared loss and no regularizer."""
+    """:func:`linear` with the squared loss and no regularizer.
+
+    Example:
+      Without noise the minimizer fits all samples:
+
+      >>> import jax, fljax as fl
+      >>> key = jax.random.key(0)
+      >>> problem = fl.problems.least_squares(key, clients=3, samples=9, dim=2, noise_variance=0.0)
+      >>> models = fl.problems.optimum(problem)[None].repeat(3, axis=0)
+      >>> bool(problem.mean_loss(models).max() < 1e-8)
+      True
+    """
     return linear(key, clients, samples, dim, LeastSquares(), **kwargs)
 
 
 @checked
 def ridge(key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs):
-    r"""Squared loss, :math:`R=\|w\|^2` (Gauthier 2024, (3.24)); ``strength`` is :math:`\lambda`."""
+    r"""Squared loss, :math:`R=\|w\|^2` (Gauthier 2024, (3.24)); ``strength`` is :math:`\lambda`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=3, samples=9, dim=2, strength=0.5)
+      >>> problem.features.shape, problem.regularizer, float(problem.strength)
+      ((3, 9, 2), SquaredL2(), 0.5)
+    """
     return linear(key, clients, samples, dim, LeastSquares(), SquaredL2(), **kwargs)
 
 
@@ -152,7 +177,15 @@ def ridge(key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: 
 def least_absolute_deviation(
     key: Key[Array, ""], clients: int, samples: int | Sequence[int], dim: int, **kwargs
 ):
-    """Absolute loss, no regularizer (Gauthier 2024, section 3.4.2)."""
+    """Absolute loss, no regularizer (Gauthier 2024, section 3.4.2).
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> key = jax.random.key(0)
+      >>> problem = fl.problems.least_absolute_deviation(key, clients=3, samples=9, dim=2)
+      >>> problem.loss, problem.regularizer
+      (LeastAbsoluteDeviation(), NoRegularizer())
+    """
     return linear(key, clients, samples, dim, LeastAbsoluteDeviation(), **kwargs)
 
 
@@ -165,7 +198,14 @@ def huber(
     threshold: Float[Array, ""] | float = 1.0,
     **kwargs,
 ):
-    """:func:`linear` with the Huber loss of this ``threshold``."""
+    """:func:`linear` with the Huber loss of this ``threshold``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.huber(jax.random.key(0), clients=3, samples=9, dim=2, threshold=0.5)
+      >>> problem.loss
+      Huber(threshold=0.5)
+    """
     return linear(key, clients, samples, dim, Huber(threshold), **kwargs)
 
 
@@ -184,6 +224,12 @@ def elastic_net(
     :math:`\lambda_1` is ``l1_factor`` times :math:`\|X^\top y\|_\infty` of the stacked data of all
     clients. It depends on private data; as in the source it is treated as public, and its privacy
     loss is not accounted for.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.elastic_net(jax.random.key(0), clients=3, samples=9, dim=2, l2=0.5)
+      >>> bool(0 < problem.regularizer.l1 < 1), float(problem.regularizer.l2)
+      (True, 0.5)
     """
     checks.nonnegative("l1_factor", l1_factor)
     checks.nonnegative("l2", l2)
@@ -210,7 +256,14 @@ def logistic(
     regularizer: Regularizer = SquaredL2(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
-    r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter."""
+    r"""Labels :math:`\pm1` drawn from the logistic model of a standard normal parameter.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.logistic(jax.random.key(0), clients=3, samples=9, dim=2)
+      >>> sorted(set(problem.targets.ravel().tolist()))
+      [-1.0, 1.0]
+    """
     checks.count("clients", clients)
     checks.strength(strength, clients)
     k_linear, k_label = jax.random.split(key)
@@ -231,7 +284,14 @@ def softmax(
     regularizer: Regularizer = SquaredL2(),  # noqa: B008 (immutable)
     strength: Float[Array, "*clients"] | float = 0.01,
 ) -> Problem:
-    """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters."""
+    """Labels drawn from the softmax model: ``dim`` features, ``dim * classes`` parameters.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.softmax(jax.random.key(0), clients=3, samples=9, dim=4, classes=5)
+      >>> problem.dim  # a weight for each pair of a feature and a class
+      20
+    """
     loss = Softmax(classes)
     checks.count("clients", clients)
     checks.count("dim", dim)
@@ -416,6 +476,14 @@ def clustered_ridge(
 
     Raises:
       ValueError: sizes below one or in the wrong order, negative noise or spread.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> k_cluster, k_data = jax.random.split(jax.random.key(0))
+      >>> cluster = fl.problems.random_clusters(k_cluster, 12, 3)
+      >>> problem = fl.problems.clustered_ridge(k_data, cluster, 3, (5, 9), 4, 0.1, 0.01)
+      >>> problem.features.shape, problem.tasks.truth.shape
+      ((12, 9, 4), (3, 4))
     """
     least, most = samples
     checks.count("samples", least)

@@ -31,6 +31,12 @@ class Tasks:
     Raises:
       ValueError: membership out of range or not integers, a known cluster without clients, models
         or held-out data with another number of clusters or clients.
+
+    Example:
+      >>> import fljax as fl
+      >>> tasks = fl.problems.Tasks([0, 1, 0], clusters=2, truth=[[1.0], [-1.0]])
+      >>> tasks.truth[tasks.cluster].tolist()
+      [[1.0], [-1.0], [1.0]]
     """
 
     cluster: Annotated[Array, " clients"] = field(converter=as_given)
@@ -71,6 +77,12 @@ def random_clusters(key: Key[Array, ""], clients: int, clusters: int) -> Int[Arr
 
     Raises:
       ValueError: more clusters than clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> cluster = fl.problems.random_clusters(jax.random.key(0), clients=8, clusters=3)
+      >>> sorted(jnp.bincount(cluster).tolist())
+      [2, 3, 3]
     """
     checks.count("clients", clients)
     checks.count("clusters", clusters)
@@ -88,6 +100,11 @@ def group_share(
 
     The PGFL update divides by the clients of the server (Gauthier 2024, (5.4)), NPFL by the clients
     of the cluster (6.5); :class:`~fljax.problems.Problem` takes the result as ``strength``.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.problems.group_share(1.5, [0, 0, 0, 1, 1], groups=2).tolist()
+      [0.5, 0.5, 0.5, 0.75, 0.75]
     """
     index = jnp.asarray(checks.group_numbers("group", index, groups))
     checks.strength(strength, len(index))

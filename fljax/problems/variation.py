@@ -77,7 +77,15 @@ class Penalty:
 
 
 class NormPenalty(Penalty):
-    """A norm; your own needs ``value`` and ``dual_projection``."""
+    """A norm; your own needs ``value`` and ``dual_projection``.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> penalty, u = fl.problems.Norm(), jnp.array([3.0, 4.0])
+      >>> nearest = penalty.dual_projection(u, 1.0)  # in the unit ball
+      >>> [round(entry, 3) for entry in nearest.tolist()]
+      [0.6, 0.8]
+    """
 
     @checks.required
     def dual_projection(self, slope: Array, radius: Array | float) -> Array:

@@ -163,6 +163,16 @@ def vertical_consensus(problem: Problem, strictness: float, holder: int = 0) -> 
     Raises:
       ValueError: a strictness that is not positive, no such node.
 
+    Example:
+      Both nodes have copies of the predictions of both on four samples:
+
+      >>> import numpy as np, fljax as fl
+      >>> table, labels = np.ones((4, 3)), np.arange(4.0)
+      >>> problem = fl.problems.vertical(table, labels, columns=[[0, 2], [1]])
+      >>> copies = fl.problems.vertical_consensus(problem, strictness=10.0)
+      >>> copies.clients, copies.dim
+      (2, 8)
+
     Reference:
       Jung 2025, Exercise 6.2, which asks for such an instance.
     """

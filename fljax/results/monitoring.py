@@ -237,6 +237,12 @@ def false_alarm_rate(
 
     Returns:
       ``[...]``; NaN if no round precedes the onset.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> raised = jnp.array([False, True, False, False, True, True])
+      >>> float(fl.monitoring.false_alarm_rate(raised, onset=5))  # of rounds 1 to 4
+      0.25
     """
     raised, onset, rounds = _checked_alarms(raised, onset, rounds)
     quiet = (rounds < onset) | (onset == 0)

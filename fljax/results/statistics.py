@@ -184,6 +184,16 @@ def at_round(dataset: xr.Dataset, round: int | None = None) -> xr.Dataset:
 
     Raises:
       ValueError: a round that was not recorded (the error names the nearest).
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> def scenario(key):
+      ...     problem = fl.problems.ridge(key, clients=3, samples=9, dim=2)
+      ...     return fl.Simulation(problem, fl.algorithms.FedAvg(0.1), metrics=["objective"])
+      >>> results = fl.sweep(scenario, seeds=4, rounds=10)
+      >>> last = fl.statistics.at_round(results)
+      >>> last.objective.dims, int(last["round"])
+      (('seed',), 10)
     """
     if not dataset.sizes.get("round"):
         return dataset

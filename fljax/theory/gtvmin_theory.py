@@ -122,6 +122,13 @@ def local_error_bound(
 
     Raises:
       ValueError: an unsupported problem, parameters of the wrong shape.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[1.0], [3.0]])  # solutions 1 and 3, for the truth 2
+      >>> problem = fl.problems.Problem(jnp.ones((2, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> fl.theory.networks.local_error_bound(problem, jnp.array([2.0])).tolist()  # 4 times 1
+      [4.0, 4.0]
     """
     return _local_error(problem, checked_truth(problem, truth))
 
@@ -216,6 +223,19 @@ def cluster_deviation_bound(
 
     Raises:
       ValueError: as for :func:`deviation_bound`; fewer than two members, shapes that do not match.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> graph, truth = fl.graphs.ring(6), fl.problems.optimum(problem)
+      >>> members = jnp.array([True, True, True, False, False, False])
+      >>> models = fl.problems.GTVMin(problem, graph, coupling=1.0).solve()
+      >>> inside = models[:3] - models[:3].mean(axis=0)
+      >>> bound = fl.theory.networks.cluster_deviation_bound(
+      ...     problem, graph, 1.0, members, truth, models
+      ... )
+      >>> bool((inside**2).sum() <= bound)
+      True
     """
     checks.finite("solution", solution)
     check_network(problem, network)
@@ -288,6 +308,15 @@ def common_error_bound(
 
     Raises:
       ValueError: as for that function; an unsupported problem.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.least_squares(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> graph, truth = fl.graphs.ring(6), fl.problems.optimum(problem)
+      >>> models = fl.problems.GTVMin(problem, graph, coupling=1.0).solve()
+      >>> error = ((models.mean(axis=0) - truth) ** 2).sum()
+      >>> bool(error <= fl.theory.networks.common_error_bound(problem, graph, 1.0, truth))
+      True
     """
     check_network(problem, network)
     strength = coupling_of(problem, coupling)

@@ -183,6 +183,15 @@ def minimizer(
     Raises:
       ValueError: as for :func:`hessian`; data that do not determine the minimizer. In traced code
         it is NaN then.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[1.0], [3.0], [8.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((3, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> fl.theory.multiagent.minimizer(problem).round(4).tolist()
+      [4.0]
+      >>> fl.theory.multiagent.minimizer(problem, jnp.array([0.5, 0.5, 0.0])).round(4).tolist()
+      [2.0]
     """
     minimum = solved(*_weighted_mean(problem, _shares(problem, weights)))
     if checks.is_concrete(minimum) and np.any(np.isnan(minimum)):
@@ -203,6 +212,13 @@ def local_minimizers(problem: Problem) -> Float[Array, "clients dim"]:
     parameters, without a regularizer.
 
     Raises: as for :func:`hessian`.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[1.0], [3.0], [8.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((3, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> fl.theory.multiagent.local_minimizers(problem).round(4).tolist()
+      [[1.0], [3.0], [8.0]]
     """
     return solved(*affine_gradient(problem))
 
@@ -214,6 +230,15 @@ def drift(problem: Problem) -> Float[Array, ""]:
     3.3, 4.2). NaN if some client's samples do not determine its minimizer.
 
     Raises: as for :func:`hessian`.
+
+    Example:
+      The minimizers of the clients are 1, 3 and 8, that of all is 4:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[1.0], [3.0], [8.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((3, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> round(float(fl.theory.multiagent.drift(problem)), 4)
+      4.0
     """
     difference = local_minimizers(problem) - minimizer(problem)[None]
     return jnp.max(jnp.linalg.norm(difference, axis=1))
@@ -297,6 +322,16 @@ def importance(
 
     Raises:
       ValueError: probabilities of the wrong shape or sum.
+
+    Example:
+      Two of four clients with equal probabilities, :math:`(K-L)/(K(K-1)L)` each:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+      >>> clients, samples = jnp.full(4, 0.25), jnp.full((4, 5), 0.2)
+      >>> draws = fl.theory.multiagent.importance(problem, clients, samples, clients_per_round=2)
+      >>> [round(weight, 4) for weight in draws.clients_spread.tolist()]
+      [0.0833, 0.0833, 0.0833, 0.0833]
     """
     checks.count("clients_per_round", clients_per_round, at_most=problem.clients)
     for name, value, shape in (
@@ -376,6 +411,14 @@ def sampling(
       TypeError: an unsupported algorithm.
       ValueError: unsupported draws: epochs, clients weighted by their samples with partial
         participation, other selectors.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+      >>> algorithm = fl.algorithms.FedAvg(0.1, clients_per_round=2)
+      >>> draws = fl.theory.multiagent.sampling(problem, algorithm)
+      >>> [round(weight, 4) for weight in draws.clients_spread.tolist()]  # (4 - 2) / (4 * 3 * 2)
+      [0.0833, 0.0833, 0.0833, 0.0833]
     """
     _layout(problem, algorithm, network)  # or refused
     if (
@@ -917,6 +960,15 @@ def centroid_floor(
       TypeError: as for :func:`noise_covariance`.
       ValueError: as for :func:`hessian`; weights for another number of nodes, or with an unknown
         Perron vector.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> weights = fl.graphs.ring(6).mixing()
+      >>> def floor(noise):
+      ...     return float(fl.theory.multiagent.centroid_floor(problem, weights, noise, 0.01))
+      >>> floor(fl.link.GraphHomomorphic(1.0)) < 0.1 * floor(fl.link.PerEdge(1.0))
+      True
     """
     checks.positive("step_size", step_size)
     _stationary_weights(combination)  # or refused
@@ -972,6 +1024,14 @@ def disagreement_floor(combination: Combination, noise: Noise, dim: int) -> Floa
 
     Raises:
       TypeError, ValueError: as for :func:`centroid_floor`.
+
+    Example:
+      All eigenvalues but one of a complete graph's weights are zero: :math:`D\sigma^2(K-1)/K`.
+
+      >>> import fljax as fl
+      >>> weights, noise = fl.graphs.complete(4).mixing(), fl.link.GraphHomomorphic(1.0)
+      >>> round(float(fl.theory.multiagent.disagreement_floor(weights, noise, dim=2)), 4)
+      1.5
     """
     checks.count("dim", dim)
     return _disagreement_floor(combination, noise, dim=dim)
@@ -1657,6 +1717,18 @@ def learning_curve(
       around: as for :func:`steady_state`.
 
     Raises: as for :func:`steady_state`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     algorithm=fl.algorithms.ATC(0.1),
+      ...     network=fl.graphs.ring(6),
+      ...     noise=fl.link.PerEdge(0.01),
+      ... )
+      >>> curve = fl.theory.multiagent.learning_curve(simulation, rounds=50).centroid
+      >>> curve.shape, bool(curve[-1] < 0.01 * curve[0])
+      ((50,), True)
     """
     checks.count("rounds", rounds)
     recursion, weights, around = _recursion(simulation, around)
@@ -1798,6 +1870,20 @@ def crossover(
     Raises:
       TypeError, ValueError: as for :func:`steady_state`; step sizes at which the same noise is
         better.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2),
+      ...     algorithm=fl.algorithms.ATC(0.1),
+      ...     network=fl.graphs.ring(6),
+      ... )
+      >>> homomorphic, independent = fl.link.GraphHomomorphic(1.0), fl.link.PerEdge(1.0)
+      >>> step = fl.theory.multiagent.crossover(
+      ...     simulation, homomorphic, independent, between=(0.001, 0.4)
+      ... )
+      >>> 0.01 < step < 0.03
+      True
     """
     checks.count("digits", digits)
     checks.positive("between", between)

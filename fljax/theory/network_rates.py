@@ -134,6 +134,18 @@ def excited(
     Raises:
       TypeError, ValueError: as for :func:`extremes`; too many variables, a solution that is not
         unique, a start at the solution.
+
+    Example:
+      A start with the mean of the solution does not excite the eigenvalue 1:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[-1.0], [1.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> rates, graph = fl.theory.network_rates, fl.graphs.path(2)
+      >>> [round(float(end), 3) for end in rates.extremes(problem, graph, 10.0)]
+      [1.0, 21.0]
+      >>> [round(float(end), 3) for end in rates.excited(problem, graph, 10.0, jnp.zeros((2, 1)))]
+      [21.0, 21.0]
     """
     matrix = _system(problem, network, coupling)
     if matrix.size > DENSE_UP_TO:
@@ -223,6 +235,15 @@ def largest_bound(
     Raises:
       ValueError: an unsupported problem, a network that does not match the clients, a negative
         coupling.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> rates, graph = fl.theory.network_rates, fl.graphs.star(6)
+      >>> bound = rates.largest_bound(problem, graph, 1.0)
+      >>> found = rates.extremes(problem, graph, 1.0)
+      >>> bool(found.largest <= bound.spectral <= bound.degree)
+      True
     """
     gtvmin_theory.check_network(problem, network)
     return _largest_bound(problem, network, gtvmin_theory.coupling_of(problem, coupling))
@@ -255,6 +276,14 @@ def smallest_bound(
 
     Raises:
       ValueError: as for that function.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=9, dim=2)
+      >>> rates, graph = fl.theory.network_rates, fl.graphs.star(6)
+      >>> bound = rates.smallest_bound(problem, graph, 1.0)
+      >>> bool(0 < bound <= rates.extremes(problem, graph, 1.0).smallest)
+      True
     """
     gtvmin_theory.check_network(problem, network)
     return _smallest_bound(problem, network, gtvmin_theory.coupling_of(problem, coupling))
@@ -322,6 +351,13 @@ def fedrelax_factors(
     Raises:
       ValueError: an unsupported problem, a network that does not match the clients, a negative
         coupling.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[-1.0], [1.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> fl.theory.network_rates.fedrelax_factors(problem, fl.graphs.path(2), 1.0).tolist()
+      [0.5, 0.5]
     """
     gtvmin_theory.check_network(problem, network)
     checks.nonnegative("coupling", coupling)
@@ -347,6 +383,13 @@ def fedrelax_rate(
       TypeError: traced arguments.
       ValueError: as for :func:`extremes`; a client whose update is not unique, since it has too few
         samples and no neighbor to be coupled to.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> targets = jnp.array([[-1.0], [1.0]])
+      >>> problem = fl.problems.Problem(jnp.ones((2, 1, 1)), targets, fl.problems.LeastSquares())
+      >>> round(fl.theory.network_rates.fedrelax_rate(problem, fl.graphs.path(2), 3.0), 4)
+      0.75
     """
     matrix = _system(problem, network, coupling)
     degree = np.asarray(network.degree, np.float64)

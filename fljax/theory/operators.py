@@ -168,6 +168,16 @@ def contractive(
 
     Raises:
       TypeError, ValueError: as for :func:`lipschitz`; a factor out of range.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> around, key = jnp.zeros((3, 2)), jax.random.key(0)
+      >>> def halved(w):
+      ...     return 0.5 * w
+      >>> bool(fl.theory.operators.contractive(halved, 0.6, around, key).violated)
+      False
+      >>> bool(fl.theory.operators.contractive(halved, 0.4, around, key).violated)
+      True
     """
     checks.interval("factor", factor, at_least=0, at_most=1)
     return _worst(operator, around, key, scale, pairs, norm, factor)

@@ -98,6 +98,11 @@ def mean_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> float:
 
     Raises:
       ValueError: not square matrices; not symmetric and positive semidefinite; all zero.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> float(fl.theory.pao_fed.mean_bound(np.stack([np.eye(2), 0.5 * np.eye(2)])))
+      2.0
     """
     return 2 / _largest_eigenvalue(correlations)
 
@@ -123,6 +128,11 @@ def mean_square_bound(correlations: Float[np.ndarray, "clients dim dim"]) -> flo
 
     Raises:
       ValueError: as for :func:`mean_bound`.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> float(fl.theory.pao_fed.mean_square_bound(np.stack([np.eye(2), 0.5 * np.eye(2)])))
+      1.0
     """
     return 1 / _largest_eigenvalue(correlations)
 
@@ -304,6 +314,20 @@ def extended_matrices(
     Raises:
       ValueError: shapes that do not match each other, indicators other than zero and one, weights
         outside of 0 to 1.
+
+    Example:
+      The only client is available and its whole model arrives at once: it replaces the server's.
+
+      >>> import numpy as np, fljax as fl
+      >>> merge, collect = fl.theory.pao_fed.extended_matrices(
+      ...     available=np.array([1.0]),
+      ...     received=np.ones((1, 1)),
+      ...     sent=np.ones((1, 1, 1)),
+      ...     arrives=np.ones((1, 1)),
+      ...     weights=np.ones(1),
+      ... )
+      >>> merge.tolist(), collect.tolist()
+      ([[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]])
     """
     checks.interval("weights", weights, at_least=0, at_most=1)
     delays, clients, dim = _shaped("sent", sent, 3)
@@ -502,6 +526,22 @@ def expected_matrices(instance: Instance) -> Extended:
         \prod_{r<l}P(\text{no message of class }r\text{ has the parameter})\;I,
 
     where the product is due to the conflict rule.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> merge, collect = theory.expected_matrices(case)
+      >>> merge.shape, bool(np.allclose(collect.sum(axis=1), 1))  # five models of two parameters
+      ((10, 10), True)
     """
     parts = _expected(instance, _server(instance).mean)
     return Extended(*(np.kron(matrix, np.eye(instance.dim)) for matrix in parts))
@@ -515,6 +555,22 @@ def second_moments(instance: Instance) -> tuple[sp.csr_array, sp.csr_array]:
     B). The proof of Theorem 4.2 concludes that their block maximum norm is one, which would require
     blocks that are multiples of the identity: the probability that two parameters are drawn
     together depends on their distance, and the norm is above one.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> first, second = theory.second_moments(case)
+      >>> bool(np.allclose(first.sum(axis=1), 1)), bool(np.allclose(second.sum(axis=1), 1))
+      (True, True)
     """
     clients = instance.clients
     models = instance.models
@@ -587,6 +643,21 @@ def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
 
     :math:`R_e=\mathrm{blockdiag}\{0,R_1,\dots,R_K,0\}`, the zero of all later groups last (the
     paper prints :math:`R_1` twice).
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> theory.mean_matrix(case).shape  # five models of two parameters
+      (10, 10)
     """
     merge, collect = expected_matrices(instance)
     step = np.eye(len(merge)) - instance.step_size * _in_blocks(instance, instance.correlations)
@@ -595,7 +666,23 @@ def mean_matrix(instance: Instance) -> Float[np.ndarray, "size size"]:
 
 @checked
 def mean_radius(instance: Instance) -> float:
-    """The spectral radius of :func:`mean_matrix`; below one for convergence in the mean."""
+    """The spectral radius of :func:`mean_matrix`; below one for convergence in the mean.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> 0.9 < theory.mean_radius(case) < 1
+      True
+    """
     return float(np.abs(np.linalg.eigvals(mean_matrix(instance))).max())
 
 
@@ -662,6 +749,21 @@ def mean_square_matrix(instance: Instance, small_steps: bool = False) -> sp.csr_
       small_steps: whether to omit the term in :math:`\mu^2`, as the thesis does under A5 (section
         4.3.2). With this term the recursion is exact under A1-A4 and the independence that the
         analysis uses.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> theory.mean_square_matrix(case).shape  # pairs of ten parameters
+      (100, 100)
     """
     merge, collect = second_moments(instance)
     return sp.csr_array(collect @ _step_moment(instance, small_steps) @ merge)
@@ -672,6 +774,21 @@ def noise_vector(instance: Instance) -> Float[np.ndarray, " size"]:
     r""":math:`h=\mathcal Q_B\mathrm{vec}\,E[\Phi]`, (4.29), ``[(N D)^2]``.
 
     :math:`E[\Phi]=\mathrm{blockdiag}\{0,\sigma^2_{\eta,1}R_1,\dots,\sigma^2_{\eta,K}R_K,0\}`.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> theory.noise_vector(case).shape  # pairs of ten parameters
+      (100,)
     """
     blocks = instance.noise_variances[:, None, None] * instance.correlations
     return second_moments(instance)[1] @ _in_blocks(instance, blocks).ravel()
@@ -685,7 +802,23 @@ def _server_weight(instance: Instance) -> np.ndarray:
 
 @checked
 def mean_square_radius(instance: Instance, small_steps: bool = False) -> float:
-    r"""The spectral radius :math:`\rho(\mathcal F)`; below one for stability in the mean square."""
+    r"""The spectral radius :math:`\rho(\mathcal F)`; below one for stability in the mean square.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> theory.mean_radius(case) ** 2 < theory.mean_square_radius(case) < 1
+      True
+    """
     return _radius(mean_square_matrix(instance, small_steps))
 
 
@@ -716,6 +849,22 @@ def transient(
       optimum: ``[D]``, :math:`w^*`.
       rounds: ``T``.
       small_steps: as in :func:`mean_square_matrix`.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> curve = theory.transient(case, np.ones(2), rounds=400)
+      >>> round(float(curve[0]), 6), bool(np.isclose(curve[-1], theory.steady_state(case)))
+      (2.0, True)
     """
     checks.finite("optimum", optimum)
     checks.count("rounds", rounds)
@@ -746,6 +895,21 @@ def steady_state(instance: Instance, small_steps: bool = False) -> float:
     Raises:
       ValueError: :math:`\rho(\mathcal F)\ge1`, for which the deviation grows without bound and
         (4.34) is meaningless.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> 4e-4 < theory.steady_state(case) < 5e-4
+      True
     """
     matrix = mean_square_matrix(instance, small_steps)
     radius = _radius(matrix)
@@ -780,6 +944,22 @@ def stable_step(
     Raises:
       ValueError: an unknown sense; no stable step size, for example if no message ever reaches the
         server or if a correlation matrix is singular.
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> theory = fl.theory.pao_fed
+      >>> case = theory.Instance(
+      ...     correlations=np.stack([np.eye(2), np.eye(2)]),
+      ...     noise_variances=np.array([0.01, 0.01]),
+      ...     participation=np.array([0.9, 0.5]),
+      ...     delays=np.array([0.8, 0.2]),
+      ...     weights=np.array([1.0, 0.2]),
+      ...     portion=1,
+      ...     step_size=0.05,
+      ... )
+      >>> step = theory.stable_step(case, "mean")
+      >>> theory.mean_bound(case.correlations) < step < 2.5  # the bound is not necessary
+      True
     """
     checks.choice("sense", sense, ("mean", "mean square"))
     checks.interval("tolerance", tolerance, at_least=1e-12, below=1)

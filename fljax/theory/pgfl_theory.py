@@ -123,6 +123,17 @@ def server_models(
 
     The values are as in :func:`fljax.run`. Runs with the same key have the same noise and draws,
     for any inter-cluster parameter.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=5, dim=3),
+      ...     network=fl.federation.balanced(2, fl.graphs.path(3)),
+      ...     algorithm=fl.algorithms.PGFL(penalty=100.0),
+      ... )
+      >>> models = fl.theory.pgfl.server_models(simulation, jax.random.key(1), rounds=10)
+      >>> models.shape  # rounds, servers, clusters, parameters
+      (10, 3, 1, 3)
     """
     checks.count("rounds", rounds)
     prepared = prepare(simulation, rounds)
@@ -182,6 +193,16 @@ def affine_round(simulation: Simulation) -> RidgeRound:
     Raises:
       TypeError: an unsupported algorithm.
       ValueError: an unsupported loss, clipping, partial participation, a time-varying :math:`\tau`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=5, dim=3),
+      ...     network=fl.federation.balanced(2, fl.graphs.path(3)),
+      ...     algorithm=fl.algorithms.PGFL(penalty=100.0),
+      ... )
+      >>> fl.theory.pgfl.affine_round(simulation).shape  # servers, clusters, parameters
+      (3, 1, 3)
     """
     problem = simulation.fixed_problem
     network = simulation.network
@@ -319,6 +340,17 @@ def large_penalty_limit(simulation: Simulation) -> Float[np.ndarray, "servers cl
 
     Raises:
       numpy.linalg.LinAlgError: as for :func:`fixed_point`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> simulation = fl.Simulation(
+      ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=5, dim=3),
+      ...     network=fl.federation.balanced(2, fl.graphs.path(3)),
+      ...     algorithm=fl.algorithms.PGFL(penalty=100.0),
+      ... )
+      >>> limit = fl.theory.pgfl.large_penalty_limit(simulation)
+      >>> limit.shape, bool(abs(limit - limit[0]).max() < 1e-5)  # all servers agree
+      ((3, 1, 3), True)
     """
     round_map = affine_round(simulation)
     cells = round_map.mean.shape[0]
@@ -347,6 +379,18 @@ def bias(simulation: Simulation) -> Bias:
     :func:`large_penalty_limit`.
 
     The latter vanishes as :math:`1/\rho^2` (squared), the former does not in general.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> def limit(penalty):
+      ...     simulation = fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=5, dim=3),
+      ...         network=fl.federation.balanced(2, fl.graphs.path(3)),
+      ...         algorithm=fl.algorithms.PGFL(penalty),
+      ...     )
+      ...     return fl.theory.pgfl.bias(simulation).limit.max()
+      >>> bool(limit(200.0) < limit(100.0) / 3)  # about a quarter
+      True
     """
     models = fixed_point(simulation)
     limit = large_penalty_limit(simulation)
@@ -371,6 +415,18 @@ def rate(simulation: Simulation) -> float:
 
     Args:
       simulation: as for :func:`affine_round`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> def rate(penalty):
+      ...     simulation = fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=5, dim=3),
+      ...         network=fl.federation.balanced(2, fl.graphs.path(3)),
+      ...         algorithm=fl.algorithms.PGFL(penalty),
+      ...     )
+      ...     return fl.theory.pgfl.rate(simulation)
+      >>> rate(0.1) > 1, rate(100.0) < 1
+      (True, True)
     """
     round_map = affine_round(simulation)
     servers, clusters, dim = round_map.shape
@@ -398,6 +454,11 @@ def rate(simulation: Simulation) -> float:
 def cluster_distance(optima: Float[np.ndarray, "clusters dim"]) -> float:
     r"""The largest squared distance of :func:`cluster_optima`,
     :math:`\eta=\max_{q,r}\|w^*_{(q)}-w^*_{(r)}\|^2`, (5.28).
+
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> float(fl.theory.pgfl.cluster_distance(np.array([[0.0, 0.0], [3.0, 4.0]])))
+      25.0
     """
     checks.finite("optima", optima)
     optima = np.asarray(optima)
@@ -453,6 +514,11 @@ def sensitivity(gradient_bound: ArrayLike, penalty: ArrayLike, samples: ArrayLik
       gradient_bound: :math:`C_k` of every per-sample gradient.
       penalty: :math:`\rho`.
       samples: :math:`D_k`.
+
+    Example:
+      >>> import fljax as fl
+      >>> fl.theory.pgfl.sensitivity(1.0, penalty=2.0, samples=50)
+      0.02
     """
     checks.nonnegative("gradient_bound", gradient_bound)
     checks.positive("penalty", penalty)

@@ -131,7 +131,14 @@ class Arcs(NamedTuple):
 
 @checked
 def arcs(network: Graph) -> Arcs:
-    """The arc matrices of (3.14) (concrete graphs only); a weight enters by its square root."""
+    """The arc matrices of (3.14) (concrete graphs only); a weight enters by its square root.
+
+    Example:
+      >>> import fljax as fl
+      >>> arcs = fl.theory.zcdp_nfl.arcs(fl.graphs.path(3))
+      >>> arcs.source.argmax(axis=1).tolist(), arcs.target.argmax(axis=1).tolist()
+      ([0, 1, 1, 2], [1, 2, 0, 1])
+    """
     low, high = network.edges.T
     root = np.sqrt(np.concatenate([network.edge_weights()] * 2))
     rows = np.arange(len(root))
@@ -153,6 +160,15 @@ def noise_constant(
       operators: the operators of the network.
       penalty: :math:`\rho`.
       dim: :math:`P`; the value one omits this factor, for noise given by its total norm.
+
+    Example:
+      With the eigenvalues 4 of :math:`L_-` and up to 6 of :math:`L_+`:
+
+      >>> import fljax as fl
+      >>> operators = fl.theory.zcdp_nfl.operators(fl.graphs.complete(4))
+      >>> constant = fl.theory.zcdp_nfl.noise_constant(operators, penalty=1.0, dim=2)
+      >>> round(float(constant), 2)  # 4 * 2 * (4^2 + 6^2) / 4
+      104.0
     """
     checks.nonnegative("penalty", penalty)
     checks.count("dim", dim)
@@ -354,6 +370,17 @@ def lemma_two(
     Raises:
       TypeError: an unsupported algorithm.
       ValueError: a problem that clips, whose gradients are not subgradients of its objective.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> theory = fl.theory.zcdp_nfl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2)
+      >>> algorithm = fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5)
+      >>> simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(5))
+      >>> run = theory.transcript(simulation, 0, rounds=20)
+      >>> sides = theory.lemma_two(simulation, run, fl.problems.optimum(problem))
+      >>> bool((sides.left <= sides.right + 1e-3).all())
+      True
     """
     _check_model("optimum", optimum, (simulation.problem.dim,))
     if multiplier is not None:
@@ -434,6 +461,17 @@ def theorem_two_bound(
         * ``"printed"``: :math:`\frac{\alpha_\xi}{PT}\sum_n\|\Xi^{(n+1)}\|^2` of (E.1), whose
           mean is at most (3.20)'s term. Also valid on average, being non-negative, only looser.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> theory = fl.theory.zcdp_nfl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2)
+      >>> algorithm = fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5)
+      >>> simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(5))
+      >>> run = theory.transcript(simulation, 0, rounds=20)
+      >>> bound = theory.theorem_two_bound(simulation, run, fl.problems.optimum(problem))
+      >>> bool(bound.gap <= sum(bound[1:]))
+      True
+
     Reference:
       Gauthier 2024, Theorem II (3.20); Gauthier et al. 2023 (zCDP-NFL), appendix E.
     """
@@ -483,6 +521,17 @@ def ergodic_gap(
       optimum: :math:`w^*`.
       consensual: whether to evaluate the mean over clients of :math:`\widehat W`, a feasible point,
         so that the gap is never negative. If false, :math:`\widehat W` itself, as in Theorem II.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> theory = fl.theory.zcdp_nfl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2)
+      >>> algorithm = fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5)
+      >>> simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(5))
+      >>> run = theory.transcript(simulation, 0, rounds=50)
+      >>> gap = theory.ergodic_gap(simulation, run, fl.problems.optimum(problem))
+      >>> bool(gap[-1] < 0.1 * gap[0])
+      True
     """
     _check_model("optimum", optimum, (simulation.problem.dim,))
     messages = transcript.heard[1:]
@@ -564,6 +613,21 @@ def privacy_accuracy_bound(
 
     Raises:
       TypeError: an unsupported privacy notion, or none.
+
+    Example:
+      Half of the budget costs twice the error:
+
+      >>> import jax, fljax as fl
+      >>> def bound(total_rho):
+      ...     simulation = fl.Simulation(
+      ...         problem=fl.problems.ridge(jax.random.key(0), clients=5, samples=10, dim=2),
+      ...         network=fl.graphs.ring(5),
+      ...         algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
+      ...         privacy=fl.privacy.ZCDP(total_rho, decay=0.9),
+      ...     )
+      ...     return fl.theory.zcdp_nfl.privacy_accuracy_bound(simulation, rounds=20)
+      >>> round(float(bound(0.5) / bound(1.0)), 3)
+      2.0
 
     Reference:
       Gauthier 2024, (3.21)-(3.23).

@@ -74,6 +74,15 @@ class GraphFedAvg(Algorithm):
       ValueError: more clients per round than a server has; batches under a privacy budget, whose
         accounting is for all samples.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=12, samples=20, dim=2)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.GraphFedAvg(0.1)
+      >>> simulation = fl.Simulation(problem, algorithm, servers, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 0.05)
+      True
+
     Reference:
       Rizk & Sayed 2021; Rizk 2023, (3.3)-(3.8).
     """

@@ -108,6 +108,21 @@ class PGFL(Algorithm):
       ValueError: an inter-cluster parameter outside [0, 1] in the first round; more clients per
         round than a server has.
 
+    Example:
+      Three servers learn a model for each of two clusters:
+
+      >>> import jax, fljax as fl
+      >>> k_cluster, k_data = jax.random.split(jax.random.key(0))
+      >>> cluster = fl.problems.random_clusters(k_cluster, 12, 2)
+      >>> problem = fl.problems.clustered_ridge(k_data, cluster, 2, (9, 9), 3, 5.0, 0.01)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.PGFL(3.0, inter_cluster=0.1)
+      >>> run = fl.run(fl.Simulation(problem, algorithm, servers), rounds=200)
+      >>> model = run["model"].values
+      >>> first = model[cluster == 0]  # of clients of all servers
+      >>> bool(abs(first - first[0]).max() < 0.1 * abs(model - first[0]).max())
+      True
+
     Reference:
       Gauthier et al. 2023 (PGFL), (4)-(12); Gauthier 2024, Algorithms 4 and 5, (5.4)-(5.12).
     """
@@ -231,6 +246,15 @@ class GFL(PGFL):
     PGFL" (section 5.4.1; the journal's captions call the curve FedAvg). :class:`GraphFedAvg` solves
     the same task by gradient steps.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=12, samples=20, dim=2)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.GFL(1.0)
+      >>> simulation = fl.Simulation(problem, algorithm, servers, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=200).normalized_error[-1] < 1e-2)
+      True
+
     Reference:
       Rizk & Sayed 2021, by gradient steps; Gauthier et al. 2023 (PGFL); Gauthier 2024, section 5.4.
     """
@@ -256,6 +280,17 @@ class ClusterFL(PGFL):
 
     The comparator of figure 5.1 that learns personalized models with inter-cluster learning but has
     no server graph (section 5.4; the curve :math:`\mathcal E=\emptyset` of the paper's preprint).
+
+    Example:
+      Without messages between servers, clients of different servers have different models:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=12, samples=20, dim=2)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.ClusterFL(1.0), servers), rounds=50)
+      >>> model = run["model"]
+      >>> bool(abs(model[0] - model[4]).max() > 0.01)
+      True
 
     Reference:
       Ouyang et al. 2021, who learn the clusters as well; Gauthier et al. 2023 (PGFL); Gauthier

@@ -69,6 +69,15 @@ class PGFLSingleStep(Algorithm):
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=12, samples=20, dim=2)
+      >>> servers = fl.federation.balanced(4, fl.graphs.path(3))
+      >>> algorithm = fl.algorithms.PGFLSingleStep(1.0)
+      >>> simulation = fl.Simulation(problem, algorithm, servers, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-3)
+      True
+
     Reference:
       Gauthier et al. 2023 (PGFL), (6)-(7); Gauthier 2024, (5.6)-(5.7).
     """

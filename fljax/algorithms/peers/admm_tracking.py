@@ -52,6 +52,16 @@ class ADMMTracking(Descending):
       batches: the batches of the gradients (:mod:`fljax.batches`); all of a client's samples by
         default.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.ADMMTracking(0.1, penalty=1.0, blend=0.2)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=500).normalized_error[-1] < 1e-5)
+      True
+
     Reference:
       Carnevale, Bastianello, Notarstefano & Carli 2025, Algorithm 1.
     """

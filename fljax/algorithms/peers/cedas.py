@@ -40,6 +40,18 @@ class CEDAS(CompressedPrimalDual):
       ValueError: a step size outside its range, a compression that does not fit the models, weights
         that are not symmetric or do not fit the graph, batches that cannot be drawn.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> algorithm = fl.algorithms.CEDAS(
+      ...     0.2, compression=fl.link.TopK(2), consensus_step_size=0.3, copy_step_size=0.5
+      ... )
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=500).normalized_error[-1] < 1e-6)
+      True
+
     Reference:
       Huang & Pu 2023, Algorithm 2.
     """

@@ -179,6 +179,15 @@ class NetworkedFedSGD(FedGD):
     Raises:
       ValueError: as for :class:`FedGD`; both batches and an oracle, or neither.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.NetworkedFedSGD(0.5, 0.05, batches=fl.batches.Uniform(4))
+      >>> simulation = fl.Simulation(problem, algorithm, fl.graphs.ring(6), metrics=["objective"])
+      >>> run = fl.run(simulation, rounds=50)
+      >>> bool(run.objective[-1] < run.objective[0])
+      True
+
     Reference:
       Chen, Richard & Sayed 2014, for least mean squares, where clusters are single nodes; Jung
       2025, Algorithms 6 and 7, (113).

@@ -90,6 +90,16 @@ class GossipSGD(Descending):
     Raises:
       ValueError: a step size that is not positive, batches that cannot be drawn.
 
+    Example:
+      At most three pairs of six peers exchange their models in a round:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.GossipSGD(fl.schedules.PowerDecay(0.1, 0.6))
+      >>> run = fl.run(fl.Simulation(problem, algorithm, fl.graphs.complete(6)), rounds=10)
+      >>> int(run.bits_up[-1]) <= 10 * 6 * 2 * 32  # rounds, messages, numbers, bits
+      True
+
     Reference:
       Sundhar Ram, Nedić & Veeravalli 2009, with averages before gradient steps; Boyd et al. 2006,
       for the averages.

@@ -147,6 +147,16 @@ class ATCTracking(_Joined):
 
     Args and Raises: as for :class:`DIGing`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.ATCTracking(0.1)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       Di Lorenzo & Scutari 2016, Algorithm 1 (NEXT); Sun, Daneshmand & Scutari 2022 (SONATA).
     """
@@ -174,6 +184,16 @@ class AugDGM(_Tracking):
     not used.) The original allows a different step size at each peer; here all have the same.
 
     Args and Raises: as for :class:`DIGing`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.AugDGM(0.1)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
 
     Reference:
       Xu, Zhu, Soh & Xie 2015.

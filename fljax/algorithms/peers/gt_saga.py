@@ -189,6 +189,16 @@ class GTSVRG(EstimateTracking):
     Raises:
       ValueError: as for :class:`GTSAGA`; a period below 1.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.GTSVRG(0.05, batch=2, period=10)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-4)
+      True
+
     Reference:
       Xin, Khan and Kar 2020, Algorithm 2.
     """
@@ -235,6 +245,16 @@ class GTSARAH(GTSVRG):
 
     Raises:
       ValueError: as for :class:`GTSVRG`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.GTSARAH(0.05, batch=2, period=10)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-4)
+      True
 
     Reference:
       Xin, Khan and Kar 2022 (GT-SARAH).

@@ -50,6 +50,16 @@ class KGT(LocalSteps):
     Raises:
       ValueError: weights that are not doubly stochastic or do not fit the graph.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.KGT(0.03, local_steps=5)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       Liu, Lin, Koloskova & Stich 2024, Algorithm 1.
     """

@@ -114,6 +114,16 @@ class LTADMM(_LocalTraining):
     Raises:
       ValueError: parameters that are not positive, batches that cannot be drawn.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.LTADMM(1.0, 0.05, pull=0.05, local_steps=5)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       Ren et al. 2025, Algorithm 1.
     """
@@ -163,6 +173,16 @@ class LTADMMVR(_LocalTraining):
 
     Raises:
       ValueError: parameters that are not positive, a batch larger than every client's data.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.LTADMMVR(1.0, 0.05, batch=2, pull=0.05, local_steps=5)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-6)
+      True
 
     Reference:
       Ren et al. 2025, Algorithm 1.

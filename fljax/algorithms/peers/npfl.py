@@ -70,6 +70,20 @@ class NPFL(Algorithm):
     Raises:
       ValueError: an inter-cluster parameter outside [0, 1].
 
+    Example:
+      Neighbors of the same cluster agree:
+
+      >>> import jax, fljax as fl
+      >>> k_cluster, k_data = jax.random.split(jax.random.key(0))
+      >>> cluster = fl.problems.random_clusters(k_cluster, 12, 2)
+      >>> problem = fl.problems.clustered_ridge(k_data, cluster, 2, (9, 9), 3, 5.0, 0.01)
+      >>> algorithm = fl.algorithms.NPFL(1.0, inter_cluster=0.1)
+      >>> run = fl.run(fl.Simulation(problem, algorithm, fl.graphs.complete(12)), rounds=200)
+      >>> model = run["model"].values
+      >>> first = model[cluster == 0]
+      >>> bool(abs(first - first[0]).max() < 1e-3), bool(abs(model - model[0]).max() < 1e-3)
+      (True, False)
+
     Reference:
       Gauthier et al. 2023 (NPFed-RL); Gauthier 2024, (6.2)-(6.6) and (6.11).
     """

@@ -39,7 +39,19 @@ class NPFLRLState(NamedTuple):
 
 
 class Policy:
-    """Base class of rules by which a client updates its parameter; subclass it for your own."""
+    """Base class of rules by which a client updates its parameter; subclass it for your own.
+
+    Example:
+      A policy that halves the parameter in every step:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Halving(fl.algorithms.Policy):
+      ...     def step(self, key, tau, cost, slope):
+      ...         return tau / 2
+      >>> Halving().step(None, jnp.array([0.5, 0.25]), None, None).tolist()
+      [0.25, 0.125]
+    """
 
     @checks.required
     def step(self, key: Array, tau: Array, cost: Callable, slope: Callable) -> Array:
@@ -64,6 +76,17 @@ class DeterministicPolicyGradient(Policy):
     Args:
       step_size: :math:`\delta>0`.
       cap: the largest change in one step, > 0; there is none in the source.
+
+    Example:
+      On the cost :math:`(\tau-0.2)^2`, of the derivative :math:`2(\tau-0.2)`:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> policy, tau = fl.algorithms.DeterministicPolicyGradient(0.25), jnp.array([0.6])
+      >>> round(policy.step(None, tau, None, lambda tau: 2 * (tau - 0.2)).item(), 3)
+      0.4
+      >>> capped = fl.algorithms.DeterministicPolicyGradient(0.25, cap=0.05)
+      >>> round(capped.step(None, tau, None, lambda tau: 2 * (tau - 0.2)).item(), 3)
+      0.55
     """
 
     step_size: Float[Array, ""] | float
@@ -92,6 +115,15 @@ class RandomProbe(Policy):
     Args:
       step_size: :math:`\delta>0`.
       width: :math:`\nu>0`.
+
+    Example:
+      On the cost :math:`(\tau-0.2)^2` the parameter moves toward 0.2:
+
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> policy, tau = fl.algorithms.RandomProbe(1.0, width=0.2), jnp.array([0.6])
+      >>> moved = policy.step(jax.random.key(0), tau, lambda tau: (tau - 0.2) ** 2, None)
+      >>> bool(moved[0] < tau[0])
+      True
     """
 
     step_size: Float[Array, ""] | float
@@ -135,6 +167,21 @@ class NPFLRL(Algorithm):
     Raises:
       ValueError: a problem without validation data, one that is not quadratic or that clips
         gradients.
+
+    Example:
+      Each client learns its own parameter from the validation data, in [0, 1]:
+
+      >>> import jax, fljax as fl
+      >>> k_cluster, k_data = jax.random.split(jax.random.key(0))
+      >>> cluster = fl.problems.random_clusters(k_cluster, 12, 2)
+      >>> problem = fl.problems.clustered_ridge(
+      ...     k_data, cluster, 2, (9, 9), 3, 5.0, 0.01, validated=True
+      ... )
+      >>> algorithm = fl.algorithms.NPFLRL(1.0, fl.algorithms.RandomProbe(1.0, width=0.2))
+      >>> learned = fl.metrics.trajectory("inter_cluster", ("client",))
+      >>> simulation = fl.Simulation(problem, algorithm, fl.graphs.complete(12), metrics=learned)
+      >>> fl.run(simulation, rounds=10).inter_cluster_trajectory.shape  # rounds, clients
+      (10, 12)
 
     Reference:
       Gauthier et al. 2023 (NPFed-RL), Algorithm 1; Gauthier 2024, Algorithm 6, (6.7)-(6.14).

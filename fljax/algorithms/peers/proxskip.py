@@ -60,6 +60,16 @@ class ProxSkip(Skipping):
     Raises:
       ValueError: as for :class:`Scaffnew`; weights that are not symmetric or do not fit the graph.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.ProxSkip(0.1, probability=0.3)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=500).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       Mishchenko et al. 2022, section 5; Guo et al. 2023, Algorithm 1.
     """

@@ -40,6 +40,16 @@ class WangElia(Exact):
 
     Args and Raises: as for :class:`EXTRA`, without ``blend``.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.WangElia(0.2)
+      >>> simulation = fl.Simulation(
+      ...     problem, algorithm, network=fl.graphs.ring(6), metrics=["normalized_error"]
+      ... )
+      >>> bool(fl.run(simulation, rounds=300).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       Wang & Elia 2010.
     """

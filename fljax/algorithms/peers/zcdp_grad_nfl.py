@@ -62,6 +62,19 @@ class ZCDPGradNFL(Algorithm):
       TypeError: weights of another type.
       ValueError: an unknown rule; weights or parameters of a rule that do not fit the graph.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> simulation = fl.Simulation(
+      ...     problem=problem.clipped(1.0),
+      ...     algorithm=fl.algorithms.ZCDPGradNFL(step_size=0.1),
+      ...     network=fl.graphs.ring(6),
+      ...     privacy=fl.privacy.ZCDP(total_rho=1.0, gradient_bound=1.0),
+      ... )
+      >>> run = fl.run(simulation, rounds=10)
+      >>> round(float(run.release_rho), 3)  # of each of ten messages
+      0.1
+
     Reference:
       Nedić & Ozdaglar 2009, (3), without privacy; Gauthier 2024, section 3.4.
     """

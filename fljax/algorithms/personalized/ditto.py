@@ -56,6 +56,15 @@ class Ditto(Algorithm):
     Raises:
       TypeError: a solver of another type.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> solver = fl.algorithms.FedAvg(0.1, clients_per_round=3)
+      >>> algorithm = fl.algorithms.Ditto(solver, 0.1, attraction=0.5)
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=10)
+      >>> run["model"].shape, int(run.bits_up[-1])  # personal models; 30 messages
+      ((6, 2), 1920)
+
     Reference:
       Li et al. 2021, Algorithm 1.
     """

@@ -57,6 +57,14 @@ class FedBABU(FedPer):
     Raises:
       ValueError: no fine-tuning steps; as for :class:`FedPer`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4)
+      >>> algorithm = fl.algorithms.FedBABU(0.1, personal=[0], tuning_step_size=0.1, tuning_steps=3)
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=10)
+      >>> int(run.bits_up[-1])  # 10 rounds, 6 clients, 3 of 4 parameters of 32 bits
+      5760
+
     Reference:
       Oh et al. 2022, Algorithm 1, and its personalization.
     """

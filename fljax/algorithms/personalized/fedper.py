@@ -175,6 +175,14 @@ class LGFedAvg(FedPer):
     be part of the problem, and its experiments start from several rounds of federated averaging
     (:meth:`~fljax.problems.Problem.starting_at`).
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4)
+      >>> algorithm = fl.algorithms.LGFedAvg(0.1, personal=[0, 1, 2])
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=10)
+      >>> int(run.bits_up[-1])  # 10 rounds, 6 clients, 1 of 4 parameters of 32 bits
+      1920
+
     Reference:
       Liang et al. 2020, Algorithm 1.
     """
@@ -190,6 +198,14 @@ class FedBN(FedPer):
     default these are all parameters of a network whose path names a normalization; the parameters
     of a linear prediction have no names, so that ``personal`` must specify them. Running statistics
     of batch normalization stay at the clients by the problem, ``Model(state="kept")``.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4)
+      >>> algorithm = fl.algorithms.FedBN(0.1, personal=[3])  # of a network, the default finds them
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=10)
+      >>> int(run.bits_up[-1])  # 10 rounds, 6 clients, 3 of 4 parameters of 32 bits
+      5760
 
     Reference:
       Li et al. 2021, Algorithm 1.

@@ -73,6 +73,18 @@ class IFCA(Algorithm):
       ValueError: more participants than clients; several local steps with gradient averaging; a
         start of another shape or with equal models.
 
+    Example:
+      >>> import numpy as np, fljax as fl
+      >>> X = np.random.default_rng(0).normal(size=(6, 20, 2))
+      >>> signs = np.array([1, 1, 1, -1, -1, -1])
+      >>> data = list(zip(X, X.sum(axis=2) * signs[:, None]))
+      >>> problem = fl.problems.from_clients(data, fl.problems.LeastSquares())
+      >>> start = np.array([[0.1, 0.1], [-0.1, -0.1]])
+      >>> algorithm = fl.algorithms.IFCA(0.2, clusters=2, start=start)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["train_error"])
+      >>> bool(fl.run(simulation, rounds=100).train_error.max("client")[-1] < 1e-6)
+      True
+
     Reference:
       Ghosh et al. 2020, Algorithm 1.
     """

@@ -43,6 +43,13 @@ class LocalOnly(Algorithm):
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       local_steps: gradient steps per round, on all of a client's samples, >= 1.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.LocalOnly(0.1)), rounds=10)
+      >>> run["model"].shape, int(run.bits_up[-1])  # a model of each client, and no message
+      ((6, 2), 0)
+
     Reference:
       Li et al. 2021; the personal models of Ditto at :math:`\lambda=0`.
     """

@@ -72,6 +72,14 @@ class PFedMe(Algorithm):
     Raises:
       ValueError: more participants than clients, a problem that clips gradients.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.PFedMe(0.05, attraction=1.0, local_steps=5)
+      >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["objective"]), rounds=20)
+      >>> run["model"].shape, bool(run.objective[-1] < run.objective[0])
+      ((6, 2), True)
+
     Reference:
       Dinh et al. 2020, Algorithm 1.
     """

@@ -55,6 +55,14 @@ class ConventionalFL(ReleasesModel, Algorithm):
       step_size: :math:`\mu`, a schedule of the round or a number, > 0.
       local_steps: gradient steps per round, >= 1.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.ConventionalFL(0.2)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 1e-8)
+      True
+
     Reference:
       McMahan et al. 2017, Algorithm 1; Gauthier 2024, Algorithm 1.
     """

@@ -92,6 +92,16 @@ class FedAvg(ReleasesModel, Averaging):
       ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`;
         ``normalized`` with an optimizer, ``keeps_optimizer`` without.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedAvg(0.05, clients_per_round=3, epochs=2, batch=5)
+      >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["objective"]), rounds=20)
+      >>> int(run.bits_up[-1])  # 20 rounds, 3 participants, 2 numbers of 32 bits
+      3840
+      >>> bool(run.objective[-1] < run.objective[0])
+      True
+
     Reference:
       McMahan et al. 2017, Algorithm 1. See also Rizk 2023, (1.26)-(1.31).
     """

@@ -118,6 +118,14 @@ class FedAvgM(ReleasesModel, Averaging):
       ValueError: a momentum outside [0, 1), and as for
         :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedAvgM(0.02, momentum=0.9)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.01)
+      True
+
     Reference:
       Hsu, Qi and Brown 2019, section 4.3.
     """
@@ -206,6 +214,14 @@ class FedAdagrad(_Adaptive):
       ValueError: parameters outside of their ranges, and as for
         :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedAdagrad(0.05, server_step_size=0.2)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.05)
+      True
+
     Reference:
       Reddi et al. 2021, Algorithm 2.
     """
@@ -252,6 +268,14 @@ class FedYogi(_Decaying):
     Raises:
       ValueError: as for :class:`FedAdagrad`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedYogi(0.05, server_step_size=0.1, adaptivity=1e-2)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.05)
+      True
+
     Reference:
       Reddi et al. 2021, Algorithm 2.
     """
@@ -281,6 +305,14 @@ class FedAdam(_Decaying):
 
     Raises:
       ValueError: as for :class:`FedAdagrad`.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.FedAdam(0.05, server_step_size=0.1, adaptivity=1e-2)
+      >>> simulation = fl.Simulation(problem, algorithm, metrics=["normalized_error"])
+      >>> bool(fl.run(simulation, rounds=100).normalized_error[-1] < 0.05)
+      True
 
     Reference:
       Reddi et al. 2021, Algorithm 2.

@@ -148,6 +148,18 @@ class FedProx(ReleasesModel, Averaging):
     Raises:
       ValueError: as for :class:`~fljax.algorithms.server.server_algorithm.Averaging`.
 
+    Example:
+      The proximal term keeps the clients' models near the server's, so that their mean is a smaller
+      step:
+
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> def distance(attraction):
+      ...     algorithm = fl.algorithms.FedProx(0.05, local_steps=20, attraction=attraction)
+      ...     return abs(fl.run(fl.Simulation(problem, algorithm), rounds=1)["model"]).max()
+      >>> bool(distance(attraction=5.0) < distance(attraction=0.0))
+      True
+
     Reference:
       Li et al. 2020, Algorithm 2.
     """

@@ -122,6 +122,14 @@ class ISFedAvg(Algorithm):
     Raises:
       ValueError: more participants than clients, a batch larger than the smallest client's samples.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.ISFedAvg(0.05, clients_per_round=3, batch=4, local_steps=2)
+      >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["objective"]), rounds=20)
+      >>> int(run.bits_up[-1]), bool(run.objective[-1] < run.objective[0])  # 20 rounds, 3 clients
+      (3840, True)
+
     Reference:
       Rizk, Vlaski & Sayed 2022; Rizk 2023, Algorithm 2.1, (2.10)-(2.11) and (2.46)-(2.54).
     """

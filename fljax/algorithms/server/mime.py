@@ -211,6 +211,14 @@ class MIMELite(_Mimicking):
     Raises:
       ValueError: as for :class:`MIME`.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
+      >>> algorithm = fl.algorithms.MIMELite(0.02, local_steps=5, momentum=0.9)
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=10)
+      >>> int(run.bits_up[-1])  # 10 rounds, 6 clients, a model and a gradient of 2 numbers each
+      7680
+
     Reference:
       Karimireddy et al. 2021 (MIME), Algorithm 1.
     """

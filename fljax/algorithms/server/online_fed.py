@@ -62,6 +62,15 @@ class OnlineFed(Algorithm):
       selector: the server's choice among available clients; all of them by default.
       aggregation: as above.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=6, samples=5, dim=4)
+      >>> problem = fl.streams.Replay(data)
+      >>> algorithm = fl.algorithms.OnlineFed(0.1, fl.participation.Subset(2))
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=5)
+      >>> int(run.bits_up[-1])  # 5 rounds, 2 scheduled clients, 4 numbers of 32 bits
+      1280
+
     Reference:
       McMahan et al. 2017, Algorithm 1, with one step on the newest sample; Gauthier et al. 2023
       (PAO-Fed), (4)-(6).

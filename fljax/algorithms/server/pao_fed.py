@@ -79,6 +79,15 @@ class PAOFed(Algorithm):
     Raises:
       ValueError: a portion that does not fit the model, a discount outside [0, 1].
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=6, samples=5, dim=4)
+      >>> problem = fl.streams.Replay(data)
+      >>> algorithm = fl.algorithms.PAOFed(0.1, fl.link.Circular(2))
+      >>> simulation = fl.Simulation(problem, algorithm, delays=fl.link.Geometric(0.2, longest=3))
+      >>> int(fl.run(simulation, rounds=5).bits_up[-1])  # 5 rounds, 6 clients, 2 of 4 numbers
+      1920
+
     Reference:
       Gauthier et al. 2023 (PAO-Fed), Algorithm 1; Gauthier 2024, Algorithm 3, (4.5)-(4.14).
     """
@@ -206,6 +215,16 @@ class PSOFed(PAOFed):
     It is PAO-Fed with a selector and equal weights of all arriving messages in one average. The
     source gives no equations; these are from its reference. If clients are unavailable, the
     scheduled and available ones participate.
+
+    Example:
+      >>> import jax, fljax as fl
+      >>> data = fl.problems.least_squares(jax.random.key(0), clients=6, samples=5, dim=4)
+      >>> problem = fl.streams.Replay(data)
+      >>> selector = fl.participation.Subset(2)
+      >>> algorithm = fl.algorithms.PSOFed(0.1, fl.link.Circular(2), selector=selector)
+      >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=5)
+      >>> int(run.bits_up[-1])  # 5 rounds, 2 scheduled clients, 2 of 4 numbers of 32 bits
+      640
 
     Reference:
       Gogineni et al. 2022; Gauthier 2024, sections 4.4.3 and 4.4.5, figure 4.3.

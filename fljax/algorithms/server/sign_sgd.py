@@ -57,6 +57,13 @@ class SignSGD(Algorithm):
         is :class:`~fljax.link.StochasticSign`.
       selector: the server's choice among available clients; all of them by default.
 
+    Example:
+      >>> import jax, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=4)
+      >>> run = fl.run(fl.Simulation(problem, fl.algorithms.SignSGD(0.05)), rounds=10)
+      >>> int(run.bits_up[-1])  # 10 rounds, 6 clients, 4 signs of 1 bit
+      240
+
     Reference:
       Bernstein et al. 2018, Algorithm 3, the majority vote; Jin et al. 2020, the stochastic signs.
     """

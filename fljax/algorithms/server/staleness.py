@@ -17,6 +17,17 @@ class Staleness:
       of: what is counted on a clock of single arrivals (:class:`fljax.clock.Asynchronous`): the
         ``"versions"`` of the server's model since it was sent to the client, or the ``"seconds"``.
         With ``delays=`` it is rounds.
+
+    Example:
+      Messages older than two rounds have no weight:
+
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> @fl.module
+      ... class Recent(fl.algorithms.Staleness):
+      ...     def __call__(self, late):
+      ...         return jnp.where(late <= 2, 1.0, 0.0)
+      >>> Recent()(jnp.arange(5.0)).tolist()
+      [1.0, 1.0, 1.0, 0.0, 0.0]
     """
 
     of: str = "versions"
@@ -37,6 +48,11 @@ class PolynomialStaleness(Staleness):
 
     Raises:
       ValueError: a negative power.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> fl.algorithms.PolynomialStaleness(0.5)(jnp.array([0.0, 3.0, 15.0])).tolist()
+      [1.0, 0.5, 0.25]
 
     Reference:
       Xie et al. 2019; Nguyen et al. 2022, whose :math:`a` is 1/2.
@@ -64,6 +80,12 @@ class HingeStaleness(Staleness):
 
     Raises:
       ValueError: a negative slope or patience.
+
+    Example:
+      >>> import jax.numpy as jnp, fljax as fl
+      >>> staleness = fl.algorithms.HingeStaleness(slope=1.0, patience=2.0)
+      >>> staleness(jnp.array([0.0, 2.0, 3.0, 5.0])).tolist()
+      [1.0, 1.0, 0.5, 0.25]
 
     Reference:
       Xie et al. 2019.

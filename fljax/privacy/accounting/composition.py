@@ -22,6 +22,11 @@ _BISECTIONS = 60
 def pure_composition(epsilon: Numbers) -> Result:
     """Total of pure-DP releases ``[..., rounds]``: their sum.
 
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> float(accounting.pure_composition([0.5, 0.25, 0.25]))
+      1.0
+
     References:
         Dwork & Roth 2014, Theorem 3.14 and Corollary 3.15; Gauthier 2024, Theorem 2.1.
     """
@@ -37,6 +42,12 @@ def basic_composition(epsilon: Numbers, delta: Numbers) -> tuple[Result, Result]
     Args:
         epsilon: ``[..., rounds]``, or one number for all rounds.
         delta: ``[..., rounds]``, or one number, in [0, 1).
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> epsilon, delta = accounting.basic_composition([0.5, 0.25, 0.25], [1e-6, 0.0, 1e-6])
+      >>> float(epsilon), round(float(delta), 8)
+      (1.0, 2e-06)
 
     References:
         Dwork & Roth 2014, Theorem 3.16; Gauthier 2024, Theorem 2.2.
@@ -62,6 +73,12 @@ def advanced_composition(
         rounds: T, static.
         slack: :math:`\delta'` in (0, 1), paid once.
 
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> epsilon, delta = accounting.advanced_composition(0.01, 0.0, rounds=1000, slack=1e-5)
+      >>> round(float(epsilon), 2), round(float(delta), 8)  # 10 by basic composition
+      (1.62, 1e-05)
+
     References:
         Dwork & Roth 2014, Theorem 3.20.
     """
@@ -77,7 +94,15 @@ def advanced_composition(
 
 @checked
 def advanced_epsilon(total: ArrayLike, rounds: int, slack: ArrayLike) -> Result:
-    """Per-release epsilon whose `advanced_composition` is ``total``, never more."""
+    """Per-release epsilon whose `advanced_composition` is ``total``, never more.
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> each = accounting.advanced_epsilon(1.0, rounds=1000, slack=1e-5)
+      >>> total = accounting.advanced_composition(each, 0.0, rounds=1000, slack=1e-5)[0]
+      >>> round(float(each), 4), round(float(total), 3)
+      (0.0063, 1.0)
+    """
     inputs.budget("total", total)
     checks.count("rounds", rounds)
     inputs.probability("slack", slack)
@@ -108,6 +133,12 @@ def kairouz_composition(epsilon: Numbers, delta: Numbers, slack: Numbers) -> tup
         epsilon: ``[..., rounds]``, or one number for all rounds.
         delta: ``[..., rounds]``, or one number, in [0, 1).
         slack: :math:`\delta'` in (0, 1), ``[...]``.
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> epsilon, delta = accounting.kairouz_composition([0.01] * 1000, [0.0] * 1000, slack=1e-5)
+      >>> round(float(epsilon), 2), round(float(delta), 8)  # below that of advanced composition
+      (1.49, 1e-05)
 
     References:
         Kairouz, Oh & Viswanath 2015, Theorem 3.5.

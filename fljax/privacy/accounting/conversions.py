@@ -25,6 +25,11 @@ CONVERSIONS = ("proposition", "canonne-kamath-steinke", "gaussian")
 def pure_to_zcdp(epsilon: ArrayLike) -> Result:
     r"""ZCDP implied by :math:`\epsilon`-DP, :math:`\rho = \epsilon^2 / 2`.
 
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> float(accounting.pure_to_zcdp(1.0))
+      0.5
+
     References:
         Bun & Steinke 2016, Proposition 1.4.
     """
@@ -186,6 +191,15 @@ def zcdp_delta(
 
     ``"proposition"`` gives :math:`\exp(-(\epsilon - \rho)^2 / (4 \rho))`, and 1 where
     :math:`\epsilon \le \rho`.
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> round(float(accounting.zcdp_delta(0.1, 1.0)), 4)
+      0.132
+      >>> round(float(accounting.zcdp_delta(0.1, 1.0, "canonne-kamath-steinke")), 4)
+      0.0089
+      >>> round(float(accounting.zcdp_delta(0.1, 1.0, "gaussian")), 4)
+      0.0032
     """
     checks.choice("conversion", conversion, CONVERSIONS)
     checks.nonnegative("rho", rho)

@@ -39,6 +39,11 @@ def gaussian_sigma(sensitivity: ArrayLike, rho: ArrayLike) -> Result:
     r"""Noise level of a Gaussian release that spends rho, :math:`\sigma = \Delta / \sqrt{2 \rho}`.
 
     The inverse of `gaussian_zcdp`; ``rho`` is :math:`\varphi_k^{(n)}` in Gauthier 2024, (3.13).
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> float(accounting.gaussian_sigma(1.0, rho=0.5))
+      1.0
     """
     checks.nonnegative("sensitivity", sensitivity)
     inputs.budget("rho", rho)
@@ -54,6 +59,11 @@ def laplace_epsilon(sensitivity: ArrayLike, scale: ArrayLike) -> Result:
         sensitivity: l1 sensitivity :math:`\Delta_1`.
         scale: Scale :math:`b` of the noise (standard deviation :math:`\sqrt{2} b`).
 
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> float(accounting.laplace_epsilon(1.0, scale=2.0))
+      0.5
+
     References:
         Dwork & Roth 2014, Theorem 3.6.
     """
@@ -65,7 +75,13 @@ def laplace_epsilon(sensitivity: ArrayLike, scale: ArrayLike) -> Result:
 
 @checked
 def laplace_scale(sensitivity: ArrayLike, epsilon: ArrayLike) -> Result:
-    r"""Scale of the Laplace noise that spends epsilon: the inverse of `laplace_epsilon`."""
+    r"""Scale of the Laplace noise that spends epsilon: the inverse of `laplace_epsilon`.
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> float(accounting.laplace_scale(1.0, epsilon=0.5))
+      2.0
+    """
     checks.nonnegative("sensitivity", sensitivity)
     inputs.budget("epsilon", epsilon)
     _, sensitivity, epsilon = inputs.arrays(sensitivity, epsilon)
@@ -83,6 +99,11 @@ def classical_gaussian_sigma(
     Raises:
         ValueError: If a concrete ``epsilon`` is not below 1, where the theorem is not proven (and
             for large epsilon false).
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> round(float(accounting.classical_gaussian_sigma(1.0, epsilon=0.5, delta=1e-5)), 2)
+      9.69
 
     References:
         Dwork & Roth 2014, Theorem 3.22 (proof in appendix A).

@@ -30,6 +30,11 @@ def renyi_gaussian(orders: ArrayLike, sensitivity: ArrayLike, sigma: ArrayLike) 
 
     Curves of several releases, adaptive or not, add up (Mironov 2017, Proposition 1).
 
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> accounting.renyi_gaussian([2.0, 4.0, 8.0], sensitivity=1.0, sigma=2.0).tolist()
+      [0.25, 0.5, 1.0]
+
     References:
         Mironov 2017, Corollary 3.
     """
@@ -47,6 +52,12 @@ def renyi_laplace(orders: ArrayLike, sensitivity: ArrayLike, scale: ArrayLike) -
     .. math::
         \frac{1}{\alpha - 1} \ln \Big( \frac{\alpha}{2\alpha - 1} e^{(\alpha - 1) r}
         + \frac{\alpha - 1}{2\alpha - 1} e^{-\alpha r} \Big) .
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> curve = accounting.renyi_laplace([2.0, 8.0, 1000.0], sensitivity=1.0, scale=2.0)
+      >>> curve.round(3).tolist()  # up to epsilon = 1/2
+      [0.2, 0.41, 0.499]
 
     References:
         Mironov 2017, Proposition 6.
@@ -83,6 +94,11 @@ def renyi_pure(orders: ArrayLike, epsilon: ArrayLike) -> Result:
     .. math::
         \frac{1}{\alpha - 1} \ln \frac{e^{\alpha \epsilon} + e^{(1 - \alpha) \epsilon}}
         {1 + e^{\epsilon}} \le \min(\epsilon, \alpha \epsilon^2 / 2)
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> accounting.renyi_pure([2.0, 8.0, 1000.0], epsilon=0.5).round(3).tolist()
+      [0.227, 0.432, 0.5]
 
     References:
         Bun & Steinke 2016, Proposition 3.3 and its proof; attained, hence tight.
@@ -162,7 +178,15 @@ def renyi_delta(
     epsilon: ArrayLike,
     conversion: RenyiConversion = "canonne-kamath-steinke",
 ) -> Result:
-    """Delta at ``epsilon`` of a mechanism with a given Rényi-DP curve; see `renyi_epsilon`."""
+    """Delta at ``epsilon`` of a mechanism with a given Rényi-DP curve; see `renyi_epsilon`.
+
+    Example:
+      >>> from fljax.privacy import accounting
+      >>> orders = [2.0, 4.0, 8.0, 16.0, 32.0]
+      >>> curve = accounting.renyi_gaussian(orders, sensitivity=1.0, sigma=4.0)
+      >>> f"{accounting.renyi_delta(orders, curve, epsilon=1.0):.1e}"
+      '1.3e-05'
+    """
     checks.choice("conversion", conversion, RENYI_CONVERSIONS)
     _orders(orders)
     checks.nonnegative("rdp", rdp)
