@@ -16,10 +16,12 @@ from fljax.link import Quantize, RandomK, TopK
 
 CLIENTS = 20
 DIM = 64
-#: Ratio of the largest to the least variance of a feature, and the factor of the squared norm: the
-#: objective's condition number is about 100.
+#: Ratio of the largest to the least variance of a feature, a factor of all features, with which good
+#: step sizes are near one, and the factor of the squared norm: the objective's condition number is
+#: about 100.
 CONDITION = 4.0
-STRENGTH = 0.003
+SCALE = 4.0
+STRENGTH = 0.048
 LIKENESS = "mildly unlike"
 LOCAL_STEPS = 5
 #: Bits of a number, and the whole models of which each client may send the bits.
@@ -43,7 +45,8 @@ COMMUNICATING = 0.2
 
 @jax.jit
 def _data(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return logistic_data(key, CONDITION, DISSIMILARITY[LIKENESS], CLIENTS, DIM)
+    features, labels = logistic_data(key, CONDITION, DISSIMILARITY[LIKENESS], CLIENTS, DIM)
+    return SCALE * features, labels
 
 
 def convex(key: jax.Array) -> fl.problems.Problem:
@@ -56,7 +59,7 @@ def convex(key: jax.Array) -> fl.problems.Problem:
 def rule(
     words: str,
     bits: float,
-    of_round: float,
+    round_bits: float,
     more: Mapping[str, Any] | None = None,
     margin: float = 1.0,
     **given: Any,
@@ -66,12 +69,12 @@ def rule(
     Args:
       words: the rule's.
       bits: that all clients may send together.
-      of_round: bits that they send in a round, on average.
+      round_bits: bits that they send in a round, on average.
       more: parts of the simulation.
       margin: how many times the bits are sent on average.
       given: arguments of the algorithm.
     """
-    needed = math.ceil(margin * bits / of_round)
+    needed = math.ceil(margin * bits / round_bits)
     record_every = max(needed // RECORDS, 1)
     rounds = math.ceil(needed / record_every) * record_every
     return Rule(words, None, rounds, record_every, given, more or {})
@@ -97,38 +100,59 @@ def at_server(
       participants: of a round, all by default.
     """
     count = participants or CLIENTS
-    some: dict[str, Any] = {} if participants is None else {"clients_per_round": participants}
-    whole = count * NUMBER * dim
-    top, random, few_bits = TopK(kept), RandomK(drawn), Quantize(ROUNDED)
-    of_top, of_random, of_few = (count * c.bits(dim) for c in (top, random, few_bits))
+    participation: dict[str, Any] = (
+        {} if participants is None else {"clients_per_round": participants}
+    )
+    whole_bits = count * NUMBER * dim
+    largest = TopK(kept)
+    random = RandomK(drawn)
+    quantizer = Quantize(ROUNDED)
+    random_bits = count * random.bits(dim)
     # The usual probability of full gradients, with which they are as many numbers as the others.
     probability = drawn / dim * count / CLIENTS
-    full = CLIENTS * NUMBER * dim
+    full_bits = CLIENTS * NUMBER * dim
     return {
-        "FedAvg (one step)": rule(f"{WHOLE}, after one step", bits, whole, local_steps=1, **some),
+        "FedAvg (one step)": rule(
+            f"{WHOLE}, after one step", bits, whole_bits, local_steps=1, **participation
+        ),
         "FedAvg (five steps)": rule(
-            f"{WHOLE}, after five local steps", bits, whole, local_steps=LOCAL_STEPS, **some
+            f"{WHOLE}, after five local steps",
+            bits,
+            whole_bits,
+            local_steps=LOCAL_STEPS,
+            **participation,
         ),
         "FedAvg (rounded)": rule(
             f"{ROUNDED_WORDS}, of an update after one step, and nothing corrects the errors",
             bits,
-            of_few,
-            {"compression": few_bits},
+            count * quantizer.bits(dim),
+            {"compression": quantizer},
             local_steps=1,
-            **some,
+            **participation,
         ),
-        "EF21": rule(LARGEST, bits, of_top, compression=top, **some),
-        "EF-SGD": rule(LARGEST, bits, of_top, compression=top, local_steps=1, **some),
-        "DIANA (drawn)": rule(DRAWN_WORDS, bits, of_random, compression=random, **some),
-        "DIANA (rounded)": rule(ROUNDED_WORDS, bits, of_few, compression=few_bits, **some),
+        "EF21": rule(
+            LARGEST, bits, count * largest.bits(dim), compression=largest, **participation
+        ),
+        "EF-SGD": rule(
+            LARGEST,
+            bits,
+            count * largest.bits(dim),
+            compression=largest,
+            local_steps=1,
+            **participation,
+        ),
+        "DIANA (drawn)": rule(DRAWN_WORDS, bits, random_bits, compression=random, **participation),
+        "DIANA (rounded)": rule(
+            ROUNDED_WORDS, bits, count * quantizer.bits(dim), compression=quantizer, **participation
+        ),
         "MARINA": rule(
             f"{DRAWN_WORDS}, at times all",
             bits,
-            (1 - probability) * of_random + probability * full,
+            (1 - probability) * random_bits + probability * full_bits,
             margin=MARGIN,
             compression=random,
             probability=probability,
-            **some,
+            **participation,
         ),
     }
 
@@ -136,17 +160,15 @@ def at_server(
 def only_all(dim: int, bits: float, kept: int, drawn: int) -> dict[str, Rule]:
     """Methods in whose rounds all clients take part."""
     random = RandomK(drawn)
-    of_random = CLIENTS * random.bits(dim)
-    of_top = CLIENTS * TopK(kept).bits(dim)
     return {
         "EF21-BC": rule(
             f"{LARGEST}, and so does the server",
             bits,
-            of_top,
+            CLIENTS * TopK(kept).bits(dim),
             compression=TopK(kept),
             downlink=TopK(kept),
         ),
-        "DASHA": rule(DRAWN_WORDS, bits, of_random, compression=random),
+        "DASHA": rule(DRAWN_WORDS, bits, CLIENTS * random.bits(dim), compression=random),
     }
 
 
@@ -301,34 +323,36 @@ def among_peers(key: jax.Array) -> dict[str, Any]:
 
 def by_peers() -> dict[str, Rule]:
     """Methods among peers: each sends its message to all of its neighbors."""
-    whole = EDGES * NUMBER * DIM
-    top, few_bits = TopK(KEPT), Quantize(ROUNDED)
-    of_top, of_few = EDGES * top.bits(DIM), EDGES * few_bits.bits(DIM)
+    model_bits = EDGES * NUMBER * DIM
+    largest = TopK(KEPT)
+    quantizer = Quantize(ROUNDED)
+    largest_bits = EDGES * largest.bits(DIM)
+    rounded_bits = EDGES * quantizer.bits(DIM)
     return {
-        "ATC": rule("peers send models", BITS_OF_PEERS, whole),
-        "NIDS": rule("peers send models", BITS_OF_PEERS, whole),
-        "ATC tracking": rule("peers send a model and a tracker", BITS_OF_PEERS, 2 * whole),
+        "ATC": rule("peers send models", BITS_OF_PEERS, model_bits),
+        "NIDS": rule("peers send models", BITS_OF_PEERS, model_bits),
+        "ATC tracking": rule("peers send a model and a tracker", BITS_OF_PEERS, 2 * model_bits),
         "DeTAG": rule(
-            "peers send a model and a tracker twice in a round", BITS_OF_PEERS, 4 * whole
+            "peers send a model and a tracker twice in a round", BITS_OF_PEERS, 4 * model_bits
         ),
         "ATC (rounded)": rule(
             f"peers send models in numbers of {ROUNDED} bits, and nothing corrects the errors",
             BITS_OF_PEERS,
-            of_few,
-            {"compression": few_bits},
+            rounded_bits,
+            {"compression": quantizer},
         ),
         "Choco-SGD": rule(
             "peers send the largest numbers of a difference, with their places",
             BITS_OF_PEERS,
-            of_top,
-            compression=top,
+            largest_bits,
+            compression=largest,
         ),
         **{
             label: rule(
                 "peers send the largest numbers of two differences, with their places",
                 BITS_OF_PEERS,
-                2 * of_top,
-                compression=top,
+                2 * largest_bits,
+                compression=largest,
             )
             for label in ("BEER", "MoTEF")
         },
@@ -336,8 +360,8 @@ def by_peers() -> dict[str, Rule]:
             label: rule(
                 f"peers send a difference in numbers of {ROUNDED} bits, rounded at random",
                 BITS_OF_PEERS,
-                of_few,
-                compression=few_bits,
+                rounded_bits,
+                compression=quantizer,
             )
             for label in ("LEAD", "CEDAS")
         },

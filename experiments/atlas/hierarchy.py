@@ -105,7 +105,7 @@ def every(rounds: int) -> str:
 def rule(
     words: str,
     parts: Mapping[str, Any] | None = None,
-    some: Mapping[str, Any] | None = None,
+    participation: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Rule:
     """A rule with the rounds of all methods.
@@ -113,11 +113,11 @@ def rule(
     Args:
       words: the rule's.
       parts: parts of the simulation in place of the scenario's, such as a network.
-      some: further arguments, of the participants.
+      participation: further arguments, which choose participants.
       given: further arguments.
     """
     steps = {"local_steps": LOCAL_STEPS}
-    return Rule(words, None, ROUNDS, OFTEN, steps | given | dict(some or {}), parts or {})
+    return Rule(words, None, ROUNDS, OFTEN, steps | given | dict(participation or {}), parts or {})
 
 
 def compared(network: Tree, participants: int | None = None) -> dict[str, Rule]:
@@ -128,35 +128,41 @@ def compared(network: Tree, participants: int | None = None) -> dict[str, Rule]:
       participants: of each edge, all of its clients by default.
     """
     if participants is None:
-        of_all, of_edges, of_servers = {}, {}, {}
+        at_cloud = {}
+        at_edges = {}
+        at_servers = {}
     else:
-        of_all = {"clients_per_round": participants * network.servers}
-        of_edges = {"selector": fl.participation.PerServer(participants)}
-        of_servers = {"clients_per_server": participants}
-    alone = {"network": Federation(network.server, ring_of(network))}
-    joined = {"network": Tree(network.server, ring_of(network), network.parents)}
+        at_cloud = {"clients_per_round": participants * network.servers}
+        at_edges = {"selector": fl.participation.PerServer(participants)}
+        at_servers = {"clients_per_server": participants}
+    without_cloud = {"network": Federation(network.server, ring_of(network))}
+    with_ring = {"network": Tree(network.server, ring_of(network), network.parents)}
     return {
-        "FedAvg": rule(DIRECTLY, ONE_SERVER, of_all),
-        "SCAFFOLD": rule(f"{DIRECTLY}; a message has a control variate", ONE_SERVER, of_all),
-        f"HierFAVG (every {OFTEN} rounds)": rule(every(OFTEN), some=of_edges, intervals=OFTEN),
-        f"HierFAVG (every {RARELY} rounds)": rule(every(RARELY), some=of_edges, intervals=RARELY),
+        "FedAvg": rule(DIRECTLY, ONE_SERVER, at_cloud),
+        "SCAFFOLD": rule(f"{DIRECTLY}; a message has a control variate", ONE_SERVER, at_cloud),
+        f"HierFAVG (every {OFTEN} rounds)": rule(
+            every(OFTEN), participation=at_edges, intervals=OFTEN
+        ),
+        f"HierFAVG (every {RARELY} rounds)": rule(
+            every(RARELY), participation=at_edges, intervals=RARELY
+        ),
         "HierFAVG (edges on a ring)": rule(
             f"{every(RARELY)}; besides each edge averages with two neighbors in each round",
-            joined,
-            of_edges,
+            with_ring,
+            at_edges,
             intervals=RARELY,
         ),
         "Hier-Local-QSGD": rule(
             f"{every(OFTEN)}, up in differences of {ROUNDED} bits a number",
-            some=of_edges,
+            participation=at_edges,
             intervals=OFTEN,
             compressors_up=Quantize(ROUNDED),
         ),
         "GFL, gradient": rule(
             "clients send to their edge, and edges average with two neighbors on a ring; there is "
             "no cloud",
-            alone,
-            of_servers,
+            without_cloud,
+            at_servers,
         ),
     }
 

@@ -23,6 +23,7 @@ from experiments.records import commit
 from fljax import statistics
 from fljax._core.storage import sealed, unsealed, write_whole
 from fljax.algorithms import Algorithm
+from fljax.graphs import Tree
 from fljax.results.dataset import versions_in_use
 from fljax.study.batched_program import program
 from fljax.tuning.search import COUNTED, evaluated_until, unwarned
@@ -392,9 +393,10 @@ def _cost(
 
 def distant_bits(scenario: Scenario, label: str, runs: xr.Dataset) -> xr.DataArray:
     """The bits so far to and from the cloud and between edges; all bits if there are no edges."""
-    if scenario.rules[label].all_parts.get("network", True) is None:
+    network = (scenario.parts(jax.random.key(0)) | scenario.rules[label].parts).get("network")
+    if network is None:
         return runs["bits"]
-    if "level_bits" in runs:
+    if isinstance(network, Tree):
         up, down, among = (runs["level_bits"].isel(direction=i) for i in range(3))
         return up.isel(level=-1) + down.isel(level=-1) + among.sum("level")
     # Servers of one level send models to their clients, who send as many bits back.
