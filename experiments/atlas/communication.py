@@ -16,9 +16,9 @@ from fljax.link import Quantize, RandomK, TopK
 
 CLIENTS = 20
 DIM = 64
-#: Ratio of the largest to the least variance of a feature, a factor of all features, with which good
-#: step sizes are near one, and the factor of the squared norm: the objective's condition number is
-#: about 100.
+#: Ratio of the largest to the least variance of a feature; a factor of all features, with which
+#: good step sizes are near one; and the factor of the squared norm. The condition number of the
+#: objective is about 100.
 CONDITION = 4.0
 SCALE = 4.0
 STRENGTH = 0.048
