@@ -205,11 +205,18 @@ Scenario(
 )
 
 THREE_LEVELS = fl.graphs.tree([REGIONS, EDGES_OF_REGION, CLIENTS // (REGIONS * EDGES_OF_REGION)])
-FLAT = {"network": Tree(THREE_LEVELS.server, None, ((0,) * THREE_LEVELS.servers,))}
 UP = (
     f"clients send to their edge in each round, edges to their region every {OFTEN} rounds, and "
     f"regions to the cloud every {RARELY}"
 )
+
+
+def through_regions(rounds: int) -> str:
+    return (
+        f"clients send to their edge in each round, edges to their region every {rounds} rounds, "
+        "and regions to the cloud at the same time"
+    )
+
 
 Scenario(
     "edges-regions",
@@ -229,11 +236,9 @@ Scenario(
     rules={
         "FedAvg": rule(DIRECTLY, ONE_SERVER),
         "SCAFFOLD": rule(f"{DIRECTLY}; a message has a control variate", ONE_SERVER),
-        f"HierFAVG (no regions, every {OFTEN} rounds)": rule(every(OFTEN), FLAT, intervals=OFTEN),
-        f"HierFAVG (no regions, every {RARELY} rounds)": rule(
-            every(RARELY), FLAT, intervals=RARELY
-        ),
-        "HierFAVG (regions)": rule(UP, intervals=(OFTEN, RARELY // OFTEN)),
+        f"HierFAVG (every {OFTEN} rounds)": rule(through_regions(OFTEN), intervals=(OFTEN, 1)),
+        f"HierFAVG (every {RARELY} rounds)": rule(through_regions(RARELY), intervals=(RARELY, 1)),
+        "HierFAVG (regions more often)": rule(UP, intervals=(OFTEN, RARELY // OFTEN)),
         "Hier-Local-QSGD": rule(
             f"{UP}, up in differences of {ROUNDED} bits a number",
             intervals=(OFTEN, RARELY // OFTEN),

@@ -1207,9 +1207,9 @@ def test_distant_bits_go_to_the_cloud_or_from_edge_to_edge(label, bits):
 def test_regions_are_near_their_edges():
     """Ten edges send to five regions every two rounds, and these to the cloud every ten."""
     case = SCENARIOS["edges-regions"]
-    made = method(case, "HierFAVG (regions)").build(step_size=0.01)
+    made = method(case, "HierFAVG (regions more often)").build(step_size=0.01)
     runs = fl.sweep(case.build, grid={"algorithm": {"a": made}}, rounds=10, seeds=1)
-    distant = running.distant_bits(case, "HierFAVG (regions)", runs)
+    distant = running.distant_bits(case, "HierFAVG (regions more often)", runs)
     assert float(distant[0, 0, -1]) == 2 * 5 * 320
 
 
