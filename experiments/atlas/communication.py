@@ -376,7 +376,7 @@ Scenario(
     "Logistic regression of 64 parameters; mildly unlike peers on a grid may send few bits",
     among_peers,
     "normalized_error",
-    target=TARGET,
+    target=CLIENTS * 8e-2,
     rounds=60,
     axes={"graph": "grid", "dissimilarity": DISSIMILARITY[LIKENESS]},
     talks="peers",
