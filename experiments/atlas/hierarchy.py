@@ -94,7 +94,7 @@ def below_a_cloud(
     groups = [np.arange(CLIENTS), *(groups_of(network, level) for level in (1, 2))]
     numbers = [tuple(group.tolist()) for group in groups]
     drawn = data(key, numbers[unit], None if within is None else numbers[within])
-    problem = fl.problems.Problem(*drawn, fl.problems.LeastSquares())
+    problem = fl.problems.Problem(drawn[0], drawn[1], fl.problems.LeastSquares())
     return {"problem": problem, "network": network}
 
 

@@ -393,7 +393,7 @@ def _cost(
 
 def distant_bits(scenario: Scenario, label: str, runs: xr.Dataset) -> xr.DataArray:
     """The bits so far to and from the cloud and between edges; all bits if there are no edges."""
-    network = (scenario.parts(jax.random.key(0)) | scenario.rules[label].parts).get("network")
+    network = (scenario.parts(jax.random.key(0)) | scenario.rules[label].all_parts).get("network")
     if network is None:
         return runs["bits"]
     if isinstance(network, Tree):
