@@ -15,7 +15,7 @@ from experiments.atlas.commands import SCENARIOS  # importing it declares them a
 from experiments.atlas.decisions import SCARCE, WHO, Page
 from experiments.atlas.pictures import pictures_in, with_costs
 from experiments.atlas.running import read
-from experiments.atlas.scenario import COSTS, COSTS_ON_A_CLOCK, Scenario, algorithm_of
+from experiments.atlas.scenario import ALL_COSTS, Scenario, algorithm_of
 from experiments.errors import UsageError
 from fljax.algorithms import REGISTRY
 
@@ -56,8 +56,8 @@ def cells(scenario: Scenario, row: Row) -> list[str]:
 
 def everything(ran: Sequence[Page]) -> str:
     """All columns of all scenarios' tables."""
-    costs = tuple(dict.fromkeys((*COSTS, *COSTS_ON_A_CLOCK)))  # those of both, blank in others
-    head = ["algorithm", "scenario", "who", "rank", "of", "last value", *report.head(costs)[3:]]
+    # What is not counted in a scenario is blank there.
+    head = ["algorithm", "scenario", "who", "rank", "of", "last value", *report.head(ALL_COSTS)[3:]]
     rows = []
     for page in ran:
         scenario = hover(page.scenario.name, page.scenario.title)
@@ -65,7 +65,7 @@ def everything(ran: Sequence[Page]) -> str:
         for row in page.rows:
             rank, name, value, *rest = cells(page.scenario, row)
             counted = dict(zip(page.scenario.costs, rest, strict=False))
-            rest = [*(counted.get(of, "") for of in costs), *rest[len(counted) :]]
+            rest = [*(counted.get(of, "") for of in ALL_COSTS), *rest[len(counted) :]]
             rows.append([name, scenario, who, rank, str(len(page.rows)), value, *rest])
     return ALL + table(head, rows, "browse decide") + "\n"
 
@@ -89,7 +89,7 @@ def answers(ran: Sequence[Page]) -> str:
 
 
 def scenarios(ran: Sequence[Page]) -> list[str]:
-    """The best of every scenario, in a table for those without and one for those with a clock."""
+    """The best of every scenario, in a table for each list of what is counted."""
     lines = []
     for costs, members in report.by_costs(ran).items():
         rows = [

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.atlas.convex import CLIENTS, logistic, parts
 from experiments.atlas.graphs import peers
-from experiments.atlas.scenario import Rule, Scenario
+from experiments.atlas.scenario import COSTS_ON_A_CLOCK, Rule, Scenario
 from fljax._core.module import float_dtype, module
 from fljax._core.random_subsets import shuffled
 from fljax.clock import (
@@ -157,6 +157,7 @@ Scenario(
     rounds=100,
     axes={"clock": "equal speeds"},
     seconds=120.0,
+    costs=COSTS_ON_A_CLOCK,
     rules=with_server(
         Devices(
             seconds_per_step=0.2, variation=LogNormal(1.0, spread=0.1), latency_seconds=LATENCY
@@ -189,6 +190,7 @@ Scenario(
     rounds=100,
     axes={"clock": "heavy-tailed speeds"},
     seconds=400.0,
+    costs=COSTS_ON_A_CLOCK,
     rules=with_server(
         Devices(
             seconds_per_step=quantiles(HEAVY),
@@ -227,6 +229,7 @@ Scenario(
     rounds=100,
     axes={"clock": "time of day"},
     seconds=DAYS * DAY,
+    costs=COSTS_ON_A_CLOCK,
     rules=with_server(
         Devices(
             seconds_per_step=quantiles(SLOW),
@@ -261,6 +264,7 @@ Scenario(
     rounds=100,
     axes={"clock": "poor links"},
     seconds=1000.0,
+    costs=COSTS_ON_A_CLOCK,
     rules=with_server(
         Devices(
             seconds_per_step=0.04,
@@ -305,6 +309,7 @@ Scenario(
     axes={"clock": "heavy-tailed speeds", "graph": "random"},
     talks="peers",
     seconds=100.0,
+    costs=COSTS_ON_A_CLOCK,
     rules={
         "AD-PSGD": Rule(ALONE, Asynchronous(AMONG_PEERS), 8200, 100),
         "SwarmSGD": Rule(ALONE, Asynchronous(AMONG_PEERS), 4000, 50),

@@ -13,7 +13,18 @@ import matplotlib as mpl
 import numpy as np
 import xarray as xr
 
-from experiments.atlas import analysis, clock, convex, graphs, labels, links, others, trust
+from experiments.atlas import (
+    analysis,
+    clock,
+    communication,
+    convex,
+    graphs,
+    hierarchy,
+    labels,
+    links,
+    others,
+    trust,
+)
 from experiments.atlas.methods import methods
 from experiments.atlas.report import pages, quoted
 from experiments.atlas.running import (
@@ -42,7 +53,7 @@ from fljax.metrics.definitions import METRICS
 from fljax.study.batched_program import program
 
 #: Importing one declares its scenarios.
-FAMILIES = (convex, links, graphs, trust, labels, others, clock)
+FAMILIES = (convex, links, graphs, trust, labels, others, clock, communication, hierarchy)
 
 #: What ``--quick`` runs: one scenario of each kind of network.
 SHORT = ("squares-well-mildly", "peers-ring", "clusters-servers")

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.atlas import analysis
 from experiments.atlas.analysis import Result, Row
 from experiments.atlas.convex import CONDITION
-from experiments.atlas.scenario import COSTS, COSTS_ON_A_CLOCK, Scenario
+from experiments.atlas.scenario import ALL_COSTS, Scenario
 from fljax.metrics.definitions import METRICS
 
 
@@ -29,6 +29,9 @@ WHO = {
     "peers": "peers, one model",
     "timed server": "one server, on a clock",
     "timed peers": "peers, on a clock",
+    "compressing server": "one server, few bits",
+    "compressing peers": "peers, few bits",
+    "servers": "edges below a cloud, one model",
     "personal server": "one server, models of clients' own",
     "personal peers": "peers, models of their own",
     "personal servers": "servers on a graph, models of clusters",
@@ -68,13 +71,18 @@ TROUBLES: dict[str, Callable[[Scenario], bool]] = {
     "a few clients are very slow": lambda case: case.axes.get("clock") == "heavy-tailed speeds",
     "clients are there at night": lambda case: case.axes.get("clock") == "time of day",
     "slow links that fail": lambda case: case.axes.get("clock") == "poor links",
+    "edges are alike, clients are not": lambda case: (
+        case.axes.get("edges") == "alike" and "participation" not in case.axes
+    ),
+    "edges are unlike": lambda case: case.axes.get("edges") == "unlike",
+    "more than two levels": lambda case: "levels" in case.axes,
     "samples arrive one by one": lambda case: case.axes.get("data") == "a stream",
 }
 
 #: What is scarce: by its name in the results, in words.
 SCARCE = {
     "final": "nothing (best last value)",
-    **{cost: cost for cost in (*COSTS, *COSTS_ON_A_CLOCK)},
+    **{cost: cost for cost in ALL_COSTS},
     "tuning": "trials for tuning",
 }
 
@@ -92,8 +100,10 @@ class Advice(NamedTuple):
 
 def kind_of(scenario: Scenario) -> str:
     """Who talks to whom, a key of :data:`WHO`."""
-    if scenario.rules:
+    if scenario.seconds is not None:
         return f"timed {scenario.talks}"
+    if scenario.bits is not None:
+        return f"compressing {scenario.talks}"
     return f"personal {scenario.talks}" if scenario.personal else scenario.talks
 
 

@@ -102,7 +102,12 @@ def drawn(
 
 
 def skewed(
-    key: jax.Array, data: str, network: bool, concentration: float, validated: bool = False
+    key: jax.Array,
+    data: str,
+    network: bool,
+    concentration: float,
+    validated: bool = False,
+    hidden: int = HIDDEN,
 ) -> dict[str, Any]:
     """Clients of skewed labels, and a test set that they have in common, or a validation set."""
     k_data, k_start = jax.random.split(key)
@@ -116,7 +121,7 @@ def skewed(
     else:
         problem = problem.with_test(of.test_features, of.test_labels)
     if network:
-        network_model = fl.models.mlp(classes, hidden=[HIDDEN])
+        network_model = fl.models.mlp(classes, hidden=[hidden])
         problem = fl.problems.Model.of(problem, network_model, k_start)
     return {"problem": problem}
 

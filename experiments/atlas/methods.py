@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 import jax
 
 import fljax as fl
-from experiments.atlas.scenario import TALKS, Scenario, Timed, algorithm_of
+from experiments.atlas.scenario import TALKS, Rule, Scenario, Setup, algorithm_of
 from fljax.algorithms import REGISTRY, Algorithm
-from fljax.clock import Clock
 from fljax.tuning.search import RANGES, SEARCHED_OPTIONS, unwarned
 
 Space = dict[str, Any]
 
 
 class Method(NamedTuple):
-    """An algorithm as a scenario makes it, on its clock if it has one, and the values among which
+    """An algorithm as a scenario makes it, by its rule if it has one, and the values among which
     it is tuned.
     """
 
-    build: Callable[..., Algorithm | Timed]
+    build: Callable[..., Algorithm | Setup]
     space: Space
 
 
@@ -80,10 +79,11 @@ LACKS = {
 #: Arguments that make an algorithm different from another one in the registry.
 DISTINGUISHING = {"FedSGD, networked": {"batches": fl.batches.Uniform(5)}}
 
-#: Why an algorithm that could run is not in a scenario with a clock.
+#: Why an algorithm that could run is not in a scenario with a clock, or one of few methods.
 ON_A_CLOCK = (
     "is not among the methods that are compared on a clock, which differ in when a round ends."
 )
+OF_FEW = "is not among the methods that are compared here, each by its own rule."
 
 #: Steps between the exact gradients of variance-reduced methods.
 PERIOD = 10
@@ -94,12 +94,15 @@ def is_personal(cls: type[Algorithm]) -> bool:
 
 
 def method(scenario: Scenario, label: str) -> Method:
-    """The algorithm as the scenario makes it; on a clock by a label that says its rule.
+    """The algorithm as the scenario makes it; by a label that may say its rule, if it has one.
 
     Raises:
       Refused: the scenario does not admit it, with the reason.
     """
     cls = REGISTRY[algorithm_of(label)]
+    rule = scenario.rules.get(label)
+    if rule is not None:
+        return _by_rule(scenario, label, rule)
     if cls.needs.network is not TALKS[scenario.talks]:
         (network_kind,) = (name for name, kind in TALKS.items() if kind is cls.needs.network)
         raise Refused(f"runs on {RUNS_ON[network_kind]}, not on {RUNS_ON[scenario.talks]}.")
@@ -115,18 +118,22 @@ def method(scenario: Scenario, label: str) -> Method:
     for name, why in scenario.chosen.items():
         if not (name in names or (name == "clients_per_round" and "selector" in names)):
             raise Refused(f"{why}.")
-    if not scenario.rules:
-        given = {**DISTINGUISHING.get(label, {}), **scenario.given}
-        return _checked_method(scenario, label, *_constructor(cls, names, given))
-    if label not in scenario.rules:
-        raise Refused(ON_A_CLOCK)
-    rule = scenario.rules[label]
+    if scenario.rules:
+        raise Refused(OF_FEW if scenario.seconds is None else ON_A_CLOCK)
+    given = {**DISTINGUISHING.get(label, {}), **scenario.given}
+    return _checked_method(scenario, label, *_constructor(cls, names, given))
+
+
+def _by_rule(scenario: Scenario, label: str, rule: Rule) -> Method:
+    """A method that the scenario names: whether it belongs there is not asked."""
+    cls = REGISTRY[algorithm_of(label)]
+    names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
     build, space = _constructor(cls, names, {**scenario.given, **rule.given})
-    return _checked_method(scenario, label, partial(_on_clock, build, rule.clock), space)
+    return _checked_method(scenario, label, partial(_with_parts, build, rule.all_parts), space)
 
 
-def _on_clock(build: Callable[..., Algorithm], clock: Clock, **numbers: Any) -> Timed:
-    return Timed(build(**numbers), clock)
+def _with_parts(build: Callable[..., Algorithm], parts: Mapping[str, Any], **numbers: Any) -> Setup:
+    return Setup(build(**numbers), parts)
 
 
 def _constructor(
@@ -182,7 +189,7 @@ def _required(cls: type[Algorithm]) -> set[str]:
 
 
 def _checked_method(
-    scenario: Scenario, label: str, build: Callable[..., Algorithm | Timed], space: Space
+    scenario: Scenario, label: str, build: Callable[..., Algorithm | Setup], space: Space
 ) -> Method:
     """The method, after a test that a simulation with its smallest parameters is valid."""
     least = {name: values[0] for name, values in space.items()}
@@ -207,8 +214,8 @@ def _short(text: str, label: str) -> str:
 
 
 def methods(scenario: Scenario) -> tuple[dict[str, Method], dict[str, str]]:
-    """The registered algorithms that the scenario admits, and the reasons against the others; on a
-    clock those that it compares, some of them by several rules.
+    """The registered algorithms that the scenario admits, and the reasons against the others; with
+    rules those that it compares, some of them by several.
     """
     admitted = {}
     refused = {}

@@ -1,5 +1,5 @@
-"""The atlas's pictures: for each kind of network profiles, and rounds, or on a clock seconds,
-against the last value.
+"""The atlas's pictures: for each kind of network profiles, and the first of what is counted
+against the last value: rounds, on a clock seconds, or bits.
 """
 
 import io
@@ -100,8 +100,8 @@ def _name_multiples(ax: Axes) -> None:
 
 
 def places(pages: Sequence[Page]) -> dict[str, tuple[float, float]]:
-    """For each algorithm that reaches at least half of the targets of its scenarios: its rounds, or
-    on a clock its seconds, as a multiple of the least (geometric mean), and its mean place by the
+    """For each algorithm that reaches at least half of the targets of its scenarios: its rounds,
+    seconds or bits, as a multiple of the least (geometric mean), and its mean place by the
     last value from 0 to 1.
     """
     multiples: dict[str, list[float]] = {}

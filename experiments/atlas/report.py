@@ -10,7 +10,7 @@ import numpy as np
 from experiments.atlas import analysis, decisions, pictures
 from experiments.atlas.analysis import Result, Row
 from experiments.atlas.decisions import SCARCE, WHO, Page, kind_of, quoted
-from experiments.atlas.scenario import COSTS, COSTS_ON_A_CLOCK, SCENARIOS, Scenario, algorithm_of
+from experiments.atlas.scenario import SCENARIOS, Scenario, algorithm_of
 from experiments.report import markdown
 from fljax import statistics
 from fljax.algorithms import REGISTRY
@@ -41,7 +41,9 @@ target are rounding of single precision, and count as equal. Where all runs of a
 evaluated on one test set, numbers are chosen on a validation set. Under a privacy budget the tuning
 itself costs privacy, which is not counted. On a clock a few methods are compared at equal seconds,
 some of them by several rules for when a round ends; the name then says the rule, and they are tuned
-for the seconds to the target and for the last value.
+for the seconds to the target and for the last value. With few bits, too, a few methods are compared
+when their clients have sent equally many: "bits up" are those that clients send, "bits" those of
+both directions. Below a cloud "distant bits" go to and from the cloud, or from edge to edge.
 """
 
 OLDER = """\
@@ -55,11 +57,11 @@ PROFILES = """\
 
 Left: performance profiles (Dolan and Moré 2002) over all seeds of all scenarios: the share of
 instances in which an algorithm reaches the target, with at most so many times the rounds of the
-best, on a clock the seconds. A scenario that refuses an algorithm counts as one that it does not
-solve. Right: each algorithm's rounds or seconds, as a multiple of the least (geometric mean over
-the scenarios whose target it reaches), and its place by the last value (mean over the scenarios
-that admit it; 0 is the first); those that no other beats in both have names. Algorithms that reach
-fewer than half of the targets are left out there.
+best, on a clock the seconds, with few bits or below a cloud the bits. A scenario that refuses an
+algorithm counts as one that it does not solve. Right: each algorithm's rounds, seconds or bits, as
+a multiple of the least (geometric mean over the scenarios whose target it reaches), and its place
+by the last value (mean over the scenarios that admit it; 0 is the first); those that no other beats
+in both have names. Algorithms that reach fewer than half of the targets are left out there.
 
 The score is the mean of a profile between the factors 1 and {factor:g} on a logarithmic scale.
 *Slack* is the median over scenarios of the decades within which the most delicate number may lie
@@ -76,6 +78,19 @@ ON_A_CLOCK = """\
 The methods differ in when a round ends. A round lasts as long, and costs as many bits and
 gradients, for all numbers among which a method is tuned. Bits and gradients are all that clients
 are asked for, also of work that is stopped or arrives too late.
+"""
+
+FEW_BITS = """\
+Each method has as many rounds as there is room for in the bits that all clients together may send;
+on average, where it draws when whole models are sent. Bits up are those that clients send, and bits
+those of both directions. What clients send in a round does not depend on the numbers that are
+tuned.
+"""
+
+BELOW_A_CLOUD = """\
+A round has as many local steps for all. Distant bits go to and from the cloud, or from edge to
+edge; bits between clients and edges, and between edges and regions, are not distant. Without edges
+all are.
 """
 
 UNTUNED = (
@@ -147,9 +162,11 @@ def scenario_head(costs: Sequence[str]) -> tuple[str, ...]:
 
 
 def by_costs(ran: Sequence[Page]) -> dict[tuple[str, ...], list[Page]]:
-    """The scenarios by what is counted in them: without a clock, then with one."""
-    members = {c: [p for p in ran if p.scenario.costs == c] for c in (COSTS, COSTS_ON_A_CLOCK)}
-    return {costs: pages_of_costs for costs, pages_of_costs in members.items() if pages_of_costs}
+    """The scenarios by what is counted in them, those without a clock first."""
+    members: dict[tuple[str, ...], list[Page]] = {}
+    for page in ran:
+        members.setdefault(page.scenario.costs, []).append(page)
+    return members
 
 
 def scenario_cells(page: Page) -> list[str]:
@@ -267,14 +284,12 @@ def about(page: Page) -> list[str]:
     scenario = page.scenario
     axes = ", ".join(f"{name}: {at}" for name, at in scenario.axes.items())
     label = METRICS[scenario.metric].label
-    if scenario.seconds is None:
-        end, counted, tuned = f"{scenario.rounds} rounds", "Rounds", "each of them"
-    else:
-        end, counted, tuned = f"{scenario.seconds:.10g} seconds", "Seconds", "the seconds"
+    *counted, _ = scenario.costs  # the last are gradients
+    tuned = "each of them" if scenario.seconds is None else "the seconds"
     text = (
-        f"Axes: {axes}. Metric: {label} after {end}. {counted}, bits and sample gradients of all "
-        f"clients are counted until it is {target(scenario)} (medians over seeds), with numbers "
-        f"that were tuned for {tuned}."
+        f"Axes: {axes}. Metric: {label} {end_of(scenario)}. {', '.join(counted).capitalize()} and "
+        f"sample gradients of all clients are counted until it is {target(scenario)} (medians over "
+        f"seeds), with numbers that were tuned for {tuned}."
     )
     lines = [scenario.reason, "", text, "", *rules(scenario), SLACK.rstrip()]
     if not analysis.has_costs(page.result):
@@ -283,15 +298,30 @@ def about(page: Page) -> list[str]:
     return lines
 
 
+def end_of(scenario: Scenario) -> str:
+    """When a scenario's last values are read, in words."""
+    if scenario.seconds is not None:
+        return f"after {scenario.seconds:.10g} seconds"
+    if scenario.bits is not None:
+        return f"after {scenario.bits:.3g} bits of clients"
+    return f"after {scenario.rounds} rounds"
+
+
 def rules(scenario: Scenario) -> list[str]:
-    """The methods of a scenario with a clock, and when their rounds end."""
+    """The methods of a scenario that compares some alone, and how each of them runs."""
     if not scenario.rules:
         return []
     methods: dict[str, list[str]] = {}
     for label, rule in scenario.rules.items():
         methods.setdefault(rule.words, []).append(label)
-    lines = [f"- {', '.join(labels)}: {words}." for words, labels in methods.items()]
-    return [f"{ON_A_CLOCK.rstrip()}", "", *lines, ""]
+    lines = [f"- {', '.join(map(quoted, labels))}: {words}." for words, labels in methods.items()]
+    if scenario.seconds is not None:
+        text = ON_A_CLOCK
+    elif scenario.bits is not None:
+        text = FEW_BITS
+    else:
+        text = BELOW_A_CLOUD
+    return [text.rstrip(), "", *lines, ""]
 
 
 def scenario_page(page: Page) -> str:

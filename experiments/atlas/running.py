@@ -16,13 +16,14 @@ import xarray as xr
 
 import fljax as fl
 from experiments.atlas.methods import Method, methods
-from experiments.atlas.scenario import Scenario, Timed
+from experiments.atlas.scenario import Scenario, Setup
 from experiments.commands import resume_folder
 from experiments.errors import UsageError
 from experiments.records import commit
 from fljax import statistics
 from fljax._core.storage import sealed, unsealed, write_whole
 from fljax.algorithms import Algorithm
+from fljax.graphs import Tree
 from fljax.results.dataset import versions_in_use
 from fljax.study.batched_program import program
 from fljax.tuning.search import COUNTED, evaluated_until, unwarned
@@ -33,6 +34,9 @@ TOGETHER = 4
 
 #: Parameters of a model beyond which computing takes longer than compiling.
 LARGE = 500
+
+#: The results' variable of each cost.
+VARIABLE = {**COUNTED, "bits up": "bits_up", "distant bits": "distant_bits"}
 
 #: Digits of stored numbers, and of the values at which they were computed.
 DIGITS = 5
@@ -245,7 +249,7 @@ def _questions(scenario: Scenario, admitted: Mapping[str, Method]) -> dict[str, 
     clock it lasts as long for all candidates, too.
     """
     communicating = [label for label, method in admitted.items() if "probability" in method.space]
-    questions = {"final": [*admitted], scenario.costs[0]: [*admitted], "bits": communicating}
+    questions = {"final": [*admitted], scenario.goal: [*admitted], "bits": communicating}
     return {goal: labels for goal, labels in questions.items() if labels}
 
 
@@ -296,7 +300,7 @@ def _run(scenario: Scenario, tuned: fl.Tuned, effort: Effort) -> dict[str, xr.Da
 
 def _sweep(
     scenario: Scenario,
-    algorithms: Mapping[str, Algorithm | Timed],
+    algorithms: Mapping[str, Algorithm | Setup],
     length: tuple[int, int],
     seeds: Sequence[int],
 ) -> xr.Dataset:
@@ -324,7 +328,7 @@ def _stored(
     last = _last(scenario, results["final"][label])
     costs = {}
     for cost in scenario.costs:
-        goal = cost if label in results.get(cost, {}) else scenario.costs[0]
+        goal = cost if label in results.get(cost, {}) else scenario.goal
         costs[cost] = _cost(scenario, label, cost, tuned[goal], results[goal][label])
     return {
         "final": plain(last[scenario.metric].values[0]),
@@ -339,10 +343,30 @@ def _stored(
 
 
 def _last(scenario: Scenario, runs: xr.Dataset) -> xr.Dataset:
-    """The last records; on a clock those when its seconds have passed."""
-    if scenario.seconds is None:
-        return statistics.at_round(runs)
-    return statistics.at_seconds(runs, scenario.seconds)
+    """The last records; on a clock those when its seconds have passed, and where messages are
+    compressed those when the bits of the scenario have been sent.
+    """
+    if scenario.seconds is not None:
+        return statistics.at_seconds(runs, scenario.seconds)
+    if scenario.bits is not None:
+        return at_bits(runs, scenario.bits)
+    return statistics.at_round(runs)
+
+
+def at_bits(runs: xr.Dataset, bits: float) -> xr.Dataset:
+    """Of each run the last record until which clients have sent at most so many bits.
+
+    Raises:
+      ValueError: a run that sent more before its first record.
+    """
+    sent = runs["bits_up"]
+    if (sent.isel(round=0) > bits).any():
+        raise ValueError(
+            f"runs have sent more than {bits:g} bits in {int(runs['round'][0])} rounds, the first "
+            "that are recorded; record more often."
+        )
+    position = (sent <= bits).sum("round") - 1
+    return runs.isel(round=position).drop_vars("round", errors="ignore")
 
 
 def _choice(tuned: fl.Tuned, label: str) -> dict[str, Any]:
@@ -361,8 +385,22 @@ def _cost(
         # An algorithm that computes no gradients does not incur this cost.
         gradients = np.where(gradients[-1] > 0, gradients, np.nan)
         runs["gradients"] = ("algorithm", "round"), gradients[None]
-    until = statistics.until(runs, scenario.metric, scenario.target, COUNTED[cost])
+    if cost == "distant bits":
+        runs[VARIABLE[cost]] = distant_bits(scenario, label, runs)
+    until = statistics.until(runs, scenario.metric, scenario.target, VARIABLE[cost])
     return {"until": plain(until.values[0]), **_choice(tuned, label)}
+
+
+def distant_bits(scenario: Scenario, label: str, runs: xr.Dataset) -> xr.DataArray:
+    """The bits so far to and from the cloud and between edges; all bits if there are no edges."""
+    network = (scenario.parts(jax.random.key(0)) | scenario.rules[label].all_parts).get("network")
+    if network is None:
+        return runs["bits"]
+    if isinstance(network, Tree):
+        up, down, among = (runs["level_bits"].isel(direction=i) for i in range(3))
+        return up.isel(level=-1) + down.isel(level=-1) + among.sum("level")
+    # Servers of one level send models to their clients, who send as many bits back.
+    return runs["bits_down"] - runs["bits_up"]
 
 
 def last_values(

@@ -10,6 +10,7 @@ import fljax as fl
 from fljax.clock import Clock
 from fljax.graphs import Graph
 from fljax.graphs.federation import Federation
+from fljax.graphs.hierarchies import Tree
 
 #: All scenarios by name, in the order of their declaration.
 SCENARIOS: dict[str, "Scenario"] = {}
@@ -20,41 +21,60 @@ TALKS = {"server": None, "servers": Federation, "peers": Graph}
 #: Local gradient steps in a round, of the algorithms that take several.
 LOCAL_STEPS = 5
 
-#: What is counted until the target is reached.
+#: What is counted until the target is reached; methods are tuned for the first.
 COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
 #: On a clock. Rounds of a clock that waits for clients and rounds that are single arrivals are not
 #: the same, and are not compared.
 COSTS_ON_A_CLOCK: tuple[str, ...] = ("seconds", "bits", "gradients")
+#: Where messages to a server are compressed, and those of the server are as a method has them.
+COSTS_OF_UPLOADS: tuple[str, ...] = ("bits up", "bits", "rounds", "gradients")
+#: Where peers' messages are compressed.
+COSTS_OF_MESSAGES: tuple[str, ...] = ("bits", "rounds", "gradients")
+#: Below a cloud: distant bits go to and from the cloud, or from edge to edge.
+COSTS_OF_LEVELS: tuple[str, ...] = ("distant bits", "bits", "rounds", "gradients")
+
+#: All of them.
+ALL_COSTS: tuple[str, ...] = tuple(
+    dict.fromkeys(COSTS + COSTS_ON_A_CLOCK + COSTS_OF_UPLOADS + COSTS_OF_MESSAGES + COSTS_OF_LEVELS)
+)
 
 
-class Timed(NamedTuple):
-    """An algorithm and the clock on which it runs."""
+class Setup(NamedTuple):
+    """An algorithm, and parts of the simulation that it has by its rule."""
 
     algorithm: Any
-    clock: Clock
+    parts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When a round ends, for one of the methods of a scenario with a clock.
+    """How one of the methods runs in a scenario that compares some methods alone; on a clock it
+    says when a round ends.
 
     Attributes:
       words: the rule in a sentence's part, for the scenario's page.
-      clock: the clock, with the scenario's devices.
-      rounds: how many take at least the scenario's seconds.
+      clock: the clock, with the scenario's devices; ``None`` in a scenario without one.
+      rounds: how many take at least the scenario's seconds, or bits.
       record_every: rounds between records.
       given: further arguments of the algorithm.
+      parts: arguments of the simulation in place of the scenario's.
     """
 
     words: str
-    clock: Clock
+    clock: Clock | None
     rounds: int
     record_every: int = 1
     given: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_parts(self) -> dict[str, Any]:
+        """The parts of the simulation that the method has by its rule, with the clock."""
+        return dict(self.parts) | ({} if self.clock is None else {"clock": self.clock})
 
 
 def algorithm_of(label: str) -> str:
-    """The algorithm of a method's label: on a clock this may have the rule in parentheses, as in
+    """The algorithm of a method's label: by a rule this may have it in parentheses, as in
     "FedAvg (tiers)".
     """
     return label.partition(" (")[0]
@@ -83,9 +103,13 @@ class Scenario:
       personal: whether each client may end with a model of its own.
       directed: whether links go in one direction, which not all algorithms can use.
       record_every: rounds between records.
-      rules: on a clock, its methods by label (:func:`algorithm_of`), each with its rule; others are
-        not compared. Each has rounds of its own, in place of ``rounds`` and ``record_every``.
+      rules: of a scenario that compares some methods alone, these by label
+        (:func:`algorithm_of`), each with its rule. Each has rounds of its own, in place of
+        ``rounds`` and ``record_every``.
       seconds: on a clock, when last values are read.
+      bits: where messages are compressed, how many all clients together may send until last values
+        are read.
+      costs: what is counted until the target is reached.
     """
 
     name: str
@@ -106,6 +130,8 @@ class Scenario:
     tuning_parts: Callable[[jax.Array], dict[str, Any]] | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
     seconds: float | None = None
+    bits: float | None = None
+    costs: tuple[str, ...] = COSTS
 
     def __post_init__(self) -> None:
         if self.name in SCENARIOS:
@@ -118,14 +144,22 @@ class Scenario:
             raise ValueError(
                 f"{self.name}: record_every={self.record_every} must divide rounds={self.rounds}."
             )
-        if bool(self.rules) != (self.seconds is not None):
-            raise ValueError(f"{self.name}: rules= and seconds= are both of a clock; give both.")
+        if self.seconds is not None and self.bits is not None:
+            raise ValueError(f"{self.name}: seconds= and bits= both say when runs end; give one.")
+        if not self.rules and (self.seconds is not None or self.bits is not None):
+            raise ValueError(f"{self.name}: seconds= and bits= need rules=; give both.")
+        if any((rule.clock is None) != (self.seconds is None) for rule in self.rules.values()):
+            raise ValueError(f"{self.name}: seconds= and clocks of rules= go together; give both.")
+        if (self.seconds is None) != ("seconds" not in self.costs):
+            raise ValueError(f"{self.name}: seconds= and costs= with seconds go together.")
         SCENARIOS[self.name] = self
 
     @property
-    def costs(self) -> tuple[str, ...]:
-        """What is counted until the target is reached; its first is what methods are tuned for."""
-        return COSTS_ON_A_CLOCK if self.rules else COSTS
+    def goal(self) -> str:
+        """What methods are tuned for besides the last value: a method's round costs the same for
+        all of its candidates.
+        """
+        return "rounds" if self.seconds is None else "seconds"
 
     def length(self, label: str) -> tuple[int, int]:
         """The rounds of a method's runs, and those between records."""
@@ -133,7 +167,7 @@ class Scenario:
         return of_label.rounds, of_label.record_every
 
     def build(self, key: jax.Array, algorithm: Any) -> fl.Simulation:
-        """The simulation of one run, of an algorithm or, on a clock, a :class:`Timed` one; an
+        """The simulation of one run, of an algorithm or, by a rule, a :class:`Setup`; an
         algorithm that compresses by its own rule is given the compressor instead of the link.
         """
         return self._simulation(self.parts(key), algorithm)
@@ -143,8 +177,12 @@ class Scenario:
         return self._simulation((self.tuning_parts or self.parts)(key), algorithm)
 
     def _simulation(self, parts: dict[str, Any], algorithm: Any) -> fl.Simulation:
-        if isinstance(algorithm, Timed):
-            algorithm, parts["clock"] = algorithm
+        if isinstance(algorithm, Setup):
+            parts |= algorithm.parts
+            algorithm = algorithm.algorithm
         if hasattr(algorithm, "compression"):
             parts.pop("compression", None)
-        return fl.Simulation(algorithm=algorithm, metrics=[self.metric], **parts)
+        metrics = [self.metric]
+        if isinstance(parts.get("network"), Tree) and "distant bits" in self.costs:
+            metrics.append("level_bits")
+        return fl.Simulation(algorithm=algorithm, metrics=metrics, **parts)

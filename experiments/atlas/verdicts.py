@@ -19,6 +19,9 @@ STANDARD = {
     "peers": "peers-mildly",
     "timed server": "clock-heavy",
     "timed peers": "clock-peers",
+    "compressing server": "few-bits-convex",
+    "compressing peers": "few-bits-peers",
+    "servers": "edges-alike",
     "personal server": "own-mildly",
     "personal peers": "clusters-peers",
     "personal servers": "clusters-servers",
@@ -39,7 +42,7 @@ class Group(NamedTuple):
     runs: list[tuple[Page, Row]]
     winner: Advice | None  # the recommendation for the best last value
     scarce: list[str]  # where the algorithm is the recommendation, the keys of SCARCE
-    rules: list[str]  # on a clock, its labels with the rules that are the best or recommended
+    rules: list[str]  # its labels with the rules that are the best or recommended
 
     @property
     def best(self) -> int:
@@ -53,13 +56,13 @@ class Group(NamedTuple):
 
 
 def names_of(row: Row) -> tuple[str, ...]:
-    """The algorithms of a row; on a clock without their rules."""
+    """The algorithms of a row, without their rules."""
     return tuple(map(algorithm_of, (row.label, *row.equals)))
 
 
 def row_of(page: Page, label: str) -> Row | None:
-    """An algorithm's row in a scenario, also if it is listed under another name; on a clock that of
-    its best rule.
+    """An algorithm's row in a scenario, also if it is listed under another name; that of its best
+    rule.
     """
     return next((row for row in page.rows if label in names_of(row)), None)
 

@@ -17,7 +17,9 @@ from experiments.atlas import (
     analysis,
     clock,
     commands,
+    communication,
     decisions,
+    hierarchy,
     labels,
     pictures,
     report,
@@ -39,6 +41,7 @@ from fljax.study import batched_program
 from fljax.tuning.search import unwarned
 
 KEY = jax.random.key(0)
+ON_A_CLOCK = Rule("all", fl.clock.Synchronous(fl.clock.Devices(seconds_per_step=1.0)), 2)
 TINY = running.Effort(2, 1, points=3, extensions=0, refinements=0, methods=2)
 
 
@@ -71,6 +74,7 @@ def test_the_axes_follow_the_literature():
     assert labels_along("link") == {"lossy", "late", "absent"}
     speeds = {"equal speeds", "heavy-tailed speeds", "time of day", "poor links"}
     assert labels_along("clock") == speeds
+    assert labels_along("edges") == {"alike", "unlike"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
@@ -106,7 +110,7 @@ def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
         simulation = scenario.build(KEY, first.build(**{k: v[0] for k, v in first.space.items()}))
         fl.run(simulation, rounds=2)
     assert simulation.algorithm.label == algorithm_of(label)
-    assert (simulation.clock is None) == (not scenario.rules)
+    assert (simulation.clock is None) == (scenario.seconds is None)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,9 @@ def test_a_scenario_admits_or_refuses_every_algorithm(scenario):
         ("mnist-softmax-1", "MOON", "compares the features of a hidden layer"),
         ("clock-heavy", "SCAFFOLD", "is not among the methods that are compared on a clock"),
         ("clock-heavy", "EXTRA", "runs on a network of peers, not on one server"),
+        ("few-bits-convex", "SCAFFOLD", "is not among the methods that are compared here"),
+        ("few-bits-peers", "EXTRA", "is not among the methods that are compared here"),
+        ("edges-alike", "PGFL", "ends with a model for each client or cluster"),
     ],
 )
 def test_a_refusal_states_its_reason(name, label, why):
@@ -219,7 +226,11 @@ def test_drawn_samples_have_their_labels():
         ({"talks": "stars"}, "talks must be one of server, servers, peers, got 'stars'"),
         ({"chosen": {"clients_per_round": "why"}}, "chosen arguments are not given"),
         ({"record_every": 3}, "record_every=3 must divide rounds=200"),
-        ({"seconds": 10.0}, "rules= and seconds= are both of a clock; give both"),
+        ({"seconds": 10.0}, "seconds= and bits= need rules=; give both"),
+        ({"bits": 10.0}, "seconds= and bits= need rules=; give both"),
+        ({"seconds": 10.0, "bits": 10.0}, "seconds= and bits= both say when runs end; give one"),
+        ({"rules": {"ATC": ON_A_CLOCK}}, "seconds= and clocks of rules= go together; give both"),
+        ({"costs": scenario.COSTS_ON_A_CLOCK}, "seconds= and costs= with seconds go together"),
     ],
 )
 def test_an_impossible_scenario_is_refused(change, message):
@@ -925,6 +936,7 @@ def timed_scenario(small_scenario):
         name="three-timed-clients",
         given={"local_steps": 2},
         seconds=8.0,
+        costs=scenario.COSTS_ON_A_CLOCK,
         rules={
             "FedAvg (all)": Rule("all", fl.clock.Synchronous(devices), 3),
             "FedAvg (arrivals)": Rule("alone", fl.clock.Asynchronous(devices), 24, 2),
@@ -996,7 +1008,7 @@ def test_on_a_clock_seconds_are_tuned_and_counted(timed_scenario):
     np.testing.assert_allclose(got["costs"]["seconds"]["until"], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].rules])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].seconds])
 def test_methods_on_a_clock_have_the_same_devices_and_equally_many_at_work(name):
     rules = SCENARIOS[name].rules
     devices = {id(rule.clock.devices) for rule in rules.values()}
@@ -1082,6 +1094,181 @@ def test_the_picture_of_a_clock_is_of_seconds(outcome, tmp_path):
     scores = report.scores(pages, {"timed server": "timed-server.png"})["timed server"]
     assert scores[0][0] == "FedBuff"
     assert report.scores_head(scenario.COSTS_ON_A_CLOCK)[6] == "score, seconds"
+
+
+# With few bits, and below a cloud -----------------------------------------------------------------
+
+
+@pytest.fixture
+def scenario_of_few_bits(small_scenario):
+    """Three clients that send 2 numbers, or 1 of them, and may send 12 in all."""
+    one = fl.link.TopK(1)
+    of_one = 3 * one.bits(2)
+    return dataclasses.replace(
+        small_scenario,
+        name="three-clients-of-few-bits",
+        bits=6.0 * 64,
+        costs=scenario.COSTS_OF_UPLOADS,
+        rules={
+            "FedAvg (whole)": communication.rule("whole", 384.0, 3 * 64, local_steps=1),
+            "EF21": communication.rule("largest", 384.0, of_one, compression=one),
+            "DIANA": communication.rule(
+                "drawn", 384.0, 3 * 32, margin=2.0, compression=fl.link.RandomK(1)
+            ),
+        },
+    )
+
+
+def test_last_values_are_those_when_the_bits_are_sent(scenario_of_few_bits):
+    admitted, refused = methods(scenario_of_few_bits)
+    assert admitted.keys() == {"FedAvg (whole)", "EF21", "DIANA"}
+    assert refused["SCAFFOLD"].startswith("is not among the methods that are compared here")
+    assert [scenario_of_few_bits.length(label)[0] for label in sorted(admitted)] == [8, 4, 2]
+    simulation = scenario_of_few_bits.build(KEY, admitted["EF21"].build(step_size=0.1))
+    assert simulation.clock is None
+    assert simulation.compression is None
+    assert simulation.algorithm.compression.count == 1
+    made = admitted["DIANA"].build(step_size=0.1)
+    runs = fl.sweep(
+        scenario_of_few_bits.build, grid={"algorithm": {"DIANA": made}}, rounds=8, seeds=2
+    )
+    assert runs.bits_up.values[0, 0].tolist() == [96.0 * n for n in range(1, 9)]
+    few = {"DIANA": admitted["DIANA"]}
+    result = {"methods": {"DIANA": {"chosen": {"step_size": 0.1}}}}
+    values = running.last_values(scenario_of_few_bits, few, result, 2)["DIANA"]
+    np.testing.assert_allclose(values, runs.normalized_error.values[0, :, 3], rtol=1e-6)
+    # A run that sends fewer is read at its end.
+    assert running.at_bits(runs.isel(round=slice(2)), 384.0).bits_up.values.tolist() == [[192] * 2]
+    with pytest.raises(ValueError, match="more than 90 bits in 1 rounds, the first that are recor"):
+        running.at_bits(runs, 90.0)
+
+
+@pytest.mark.slow
+def test_bits_of_clients_are_counted(scenario_of_few_bits):
+    admitted, _ = methods(scenario_of_few_bits)
+    few = {"FedAvg (whole)": admitted["FedAvg (whole)"]}
+    easy = dataclasses.replace(scenario_of_few_bits, name="easy", target=1e6)
+    assert running._questions(easy, few) == {"final": [*few], "rounds": [*few]}
+    costs = running.evaluated(easy, few, TINY)["FedAvg (whole)"]["costs"]
+    assert [*costs] == ["bits up", "bits", "rounds", "gradients"]
+    assert costs["bits up"]["until"] == [192.0, 192.0]
+    assert costs["bits"]["until"] == [384.0, 384.0]
+    assert costs["rounds"]["until"] == [1.0, 1.0]
+
+
+@pytest.mark.slow
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].bits])
+def test_methods_have_as_many_rounds_as_they_have_bits_for(name):
+    """Those that draw when whole models are sent aside, of which a run's start says nothing."""
+    case = SCENARIOS[name]
+    try:
+        case.parts(KEY)
+    except FileNotFoundError:
+        pytest.skip("needs a data set")
+    for label, (build, space) in methods(case)[0].items():
+        if label in ("MARINA", "Scaffnew"):
+            continue
+        made = build(**{key: values[0] for key, values in space.items()})
+        with unwarned():
+            sent = fl.run(case.build(KEY, made), rounds=2).bits_up.values
+        # The first round may have a message less.
+        of_round = sent[1] - sent[0]
+        rounds, record_every = case.length(label)
+        surplus = sent[0] + (rounds - 1) * of_round - case.bits
+        assert -of_round <= surplus < (record_every + 1) * of_round, label
+
+
+def test_distant_bits_go_to_the_cloud_or_from_edge_to_edge():
+    """Of methods with and without edges in one sweep, as they are computed."""
+    case = SCENARIOS["edges-alike"]
+    of_round = {
+        # Fifty clients and the cloud send ten numbers each way.
+        "FedAvg": 2 * 50 * 320,
+        "SCAFFOLD": 4 * 50 * 320,
+        # Five edges do so every two rounds, or every ten.
+        "HierFAVG (every 2 rounds)": 2 * 5 * 320 / 2,
+        "HierFAVG (every 10 rounds)": 2 * 5 * 320 / 10,
+        # And they send to two neighbors in each.
+        "HierFAVG (edges on a ring)": 2 * 5 * 320 / 10 + 10 * 320,
+        "Hier-Local-QSGD": 5 * (320 + fl.link.Quantize(8).bits(10)) / 2,
+        "GFL, gradient": 10 * 320,
+    }
+    assert of_round.keys() == case.rules.keys()
+    grid = {label: method(case, label).build(step_size=0.01) for label in of_round}
+    runs = fl.sweep(case.build, grid={"algorithm": grid}, rounds=10, seeds=1)
+    for label, bits in of_round.items():
+        distant = running.distant_bits(case, label, runs.sel(algorithm=[label]))
+        assert float(distant[0, 0, -1]) == 10 * bits, label
+
+
+def test_regions_are_near_their_edges():
+    """Ten edges send to five regions every two rounds, and these to the cloud every ten."""
+    case = SCENARIOS["edges-regions"]
+    made = method(case, "HierFAVG (regions more often)").build(step_size=0.01)
+    runs = fl.sweep(case.build, grid={"algorithm": {"a": made}}, rounds=10, seeds=1)
+    distant = running.distant_bits(case, "HierFAVG (regions more often)", runs)
+    assert float(distant[0, 0, -1]) == 2 * 5 * 320
+
+
+def test_edges_and_regions_are_alike_or_unlike_as_their_scenarios_say():
+    """By the distance of the mean true models of groups, which least squares estimate."""
+
+    def spread(name, level):
+        parts = SCENARIOS[name].parts(KEY)
+        problem, network = parts["problem"], parts["network"]
+        pairs = zip(np.asarray(problem.features), np.asarray(problem.targets), strict=True)
+        models = np.stack([np.linalg.lstsq(x, y)[0] for x, y in pairs])
+        groups = np.arange(50) if level == 0 else hierarchy.groups_of(network, level)
+        means = np.stack([models[groups == group].mean(0) for group in np.unique(groups)])
+        return float(np.std(means - means.mean(0)))
+
+    assert spread("edges-alike", 1) < 0.3 < 2 < spread("edges-alike", 0)
+    assert spread("edges-unlike", 1) > 2
+    assert spread("edges-regions", 2) < 0.3 < 1.5 < spread("edges-regions", 1)
+
+
+def few_bits(outcome, name, costs):
+    """Two methods and their stored numbers, of which one needs ten times the bits."""
+
+    def of(error, bits):
+        method = outcome(error, bits)
+        method["costs"] |= dict.fromkeys(costs, method["costs"]["rounds"])
+        return method
+
+    best, other = [*SCENARIOS[name].rules][:2]
+    return stored({best: of(1e-3, 4), other: of(1.0, 40)}, name, refused={"EXTRA": "is not here."})
+
+
+def test_bits_are_scarce_where_few_may_be_sent(outcome):
+    results = {
+        "few-bits-convex": few_bits(outcome, "few-bits-convex", ("bits up", "bits")),
+        "few-bits-peers": few_bits(outcome, "few-bits-peers", ("bits",)),
+        "edges-alike": few_bits(outcome, "edges-alike", ("distant bits", "bits")),
+        "squares-well-alike": stored({"FedAvg": outcome(1.0, 8), "DANE": outcome(2.0, 2)}),
+    }
+    pages = decisions.read_all(results, SCENARIOS)
+    kinds = {page.scenario.name: decisions.kind_of(page.scenario) for page in pages}
+    assert kinds == {
+        "few-bits-convex": "compressing server",
+        "few-bits-peers": "compressing peers",
+        "edges-alike": "servers",
+        "squares-well-alike": "server",
+    }
+    front = report.front(pages, results, {})
+    of_uploads = front[front.index("### One server, few bits") : front.index("### Peers, few")]
+    of_edges = front[front.index("### Edges below a cloud") : front.index("## Scenarios")]
+    assert "| scarce: bits up | scarce: bits | scarce: rounds | scarce: gradients |" in of_uploads
+    assert "FedAvg (one step)**: FedAvg (five steps) needs 10 times as many |" in of_uploads
+    assert "| scarce: distant bits | scarce: bits | scarce: rounds |" in of_edges
+    assert "| edges are alike, clients are not (1) | **FedAvg**" in of_edges
+    assert "| fewest bits up | fewest bits | fewest rounds | fewest gradients |" in front
+    texts = {page.scenario.name: report.scenario_page(page) for page in pages}
+    assert "after 9.83e+05 bits of clients. Bits up, bits, rounds and" in texts["few-bits-convex"]
+    assert "- EF21, EF-SGD: clients send the largest numbers" in texts["few-bits-convex"]
+    assert "after 200 rounds. Distant bits, bits, rounds and" in texts["edges-alike"]
+    assert "- 'GFL, gradient': clients send to their edge" in texts["edges-alike"]
+    assert "after 200 rounds. Rounds, bits and sample" in texts["squares-well-alike"]
 
 
 # Bad input ---------------------------------------------------------------------------------------
