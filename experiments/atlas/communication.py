@@ -25,7 +25,7 @@ SCALE = 4.0
 STRENGTH = 0.048
 LIKENESS = "mildly unlike"
 LOCAL_STEPS = 5
-#: Bits of a number, and the whole models of which each client may send the bits.
+#: Bits of a number, and the number of whole models for which a client has bits.
 NUMBER = 32
 MODELS = 24
 #: Records of a run, about.
@@ -33,12 +33,12 @@ RECORDS = 100
 #: Runs are so much longer than the bits need on average where a method draws when all is sent; a
 #: run that has still sent fewer is read at its end.
 MARGIN = 1.2
-#: Kept numbers of a model: those that are the largest are sent with their places.
+#: Numbers of a model that are sent: the largest, with their places, or drawn ones.
 KEPT = 4
 DRAWN = 5
 #: Bits of a number that is rounded at random.
 ROUNDED = 3
-#: Of 64 clients' numbers each is sent by so many.
+#: Clients that send each number of TAMUNA's models.
 SENDERS = 4
 #: Share of rounds in which Scaffnew's clients send models.
 COMMUNICATING = 0.2
@@ -65,7 +65,7 @@ def rule(
     margin: float = 1.0,
     **given: Any,
 ) -> Rule:
-    """A rule with as many rounds as are needed to send so many bits.
+    """A rule with as many rounds as are needed to send these bits.
 
     Args:
       words: the rule's.
@@ -90,8 +90,8 @@ ROUNDED_WORDS = f"clients send numbers of {ROUNDED} bits, rounded at random"
 def at_server(
     dim: int, bits: float, kept: int, drawn: int, participants: int | None = None
 ) -> dict[str, Rule]:
-    """Methods of one server: those of a contractive compressor send the largest numbers, those of
-    an unbiased one drawn or rounded numbers.
+    """Methods of one server. With a contractive compressor they send the largest numbers, with an
+    unbiased one drawn or rounded numbers.
 
     Args:
       dim: parameters of a model.

@@ -1,4 +1,4 @@
-"""Clients below edges below a cloud: what is saved on the way to the cloud, and what it costs."""
+"""Clients below edges below a cloud: the bits that edges save, and their price in accuracy."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -89,7 +89,7 @@ def below_a_cloud(
       key: random key.
       network: the tree.
       unit: the level whose members have one model: 0 for clients, 1 for edges.
-      within: the level whose members are alike; ``None`` if they differ on every level.
+      within: the level whose members do not differ; ``None`` if they differ on every level.
     """
     groups = [np.arange(CLIENTS), *(groups_of(network, level) for level in (1, 2))]
     numbers = [tuple(group.tolist()) for group in groups]

@@ -162,7 +162,7 @@ def scenario_head(costs: Sequence[str]) -> tuple[str, ...]:
 
 
 def by_costs(ran: Sequence[Page]) -> dict[tuple[str, ...], list[Page]]:
-    """The scenarios by what is counted in them, those without a clock first."""
+    """The scenarios by the quantities that are counted in them, without a clock first."""
     members: dict[tuple[str, ...], list[Page]] = {}
     for page in ran:
         members.setdefault(page.scenario.costs, []).append(page)

@@ -354,7 +354,7 @@ def _last(scenario: Scenario, runs: xr.Dataset) -> xr.Dataset:
 
 
 def at_bits(runs: xr.Dataset, bits: float) -> xr.Dataset:
-    """Of each run the last record until which clients have sent at most so many bits.
+    """Of each run the last record until which clients have sent at most these bits.
 
     Raises:
       ValueError: a run that sent more before its first record.
@@ -392,14 +392,14 @@ def _cost(
 
 
 def distant_bits(scenario: Scenario, label: str, runs: xr.Dataset) -> xr.DataArray:
-    """The bits so far to and from the cloud and between edges; all bits if there are no edges."""
+    """The bits so far to and from the cloud and between edges; all bits without edges."""
     network = (scenario.parts(jax.random.key(0)) | scenario.rules[label].all_parts).get("network")
     if network is None:
         return runs["bits"]
     if isinstance(network, Tree):
         up, down, among = (runs["level_bits"].isel(direction=i) for i in range(3))
         return up.isel(level=-1) + down.isel(level=-1) + among.sum("level")
-    # Servers of one level send models to their clients, who send as many bits back.
+    # Servers of one level send models to their clients, and receive as many bits.
     return runs["bits_down"] - runs["bits_up"]
 
 

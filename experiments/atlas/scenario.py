@@ -26,7 +26,7 @@ COSTS: tuple[str, ...] = ("rounds", "bits", "gradients")
 #: On a clock. Rounds of a clock that waits for clients and rounds that are single arrivals are not
 #: the same, and are not compared.
 COSTS_ON_A_CLOCK: tuple[str, ...] = ("seconds", "bits", "gradients")
-#: Where messages to a server are compressed, and those of the server are as a method has them.
+#: Where messages to a server are compressed; its own messages are as a method has them.
 COSTS_OF_UPLOADS: tuple[str, ...] = ("bits up", "bits", "rounds", "gradients")
 #: Where peers' messages are compressed.
 COSTS_OF_MESSAGES: tuple[str, ...] = ("bits", "rounds", "gradients")
@@ -109,7 +109,7 @@ class Scenario:
       seconds: on a clock, when last values are read.
       bits: where messages are compressed, how many all clients together may send until last values
         are read.
-      costs: what is counted until the target is reached.
+      costs: the quantities that are counted until the target is reached.
     """
 
     name: str
