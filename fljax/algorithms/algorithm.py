@@ -129,6 +129,8 @@ _NOT_DRAWING = frozenset(
             "weights",
             "step_bound",
             "released",
+            "counts_work",
+            "gradients_per_step",
         ),
         *("message_size", "message_size_of", "exchanged", "work", "sensitivity", "predictor"),
     }
@@ -167,6 +169,8 @@ class Algorithm:
       has_personal_networks: whether clients train personal models in addition to the common one,
         and metrics evaluate these; networks then have a state for each of both models
         (``now.personal_networks``).
+      counts_work: whether :meth:`work` and :meth:`gradients_per_step` say what every round
+        computes, as a clock needs to know.
       walks: how many models go from peer to peer (``now.clock.go_on_at``); ``None``: each peer has
         its own.
       stability: a short description of the bound :meth:`step_bound` and its source.
@@ -220,6 +224,7 @@ class Algorithm:
     waiting: ClassVar[tuple[str, ...]] = ()
     hears_itself: ClassVar[bool] = True
     stability: ClassVar[str] = ""
+    counts_work: ClassVar[bool] = True
 
     # Defaults of fields or properties that a subclass may define.
     step_size: Any = None  # Schedule, Optimizer or number

@@ -28,10 +28,11 @@ class Work(NamedTuple):
 
     def of(self, clients: Int[Array, " some"]) -> "Work":
         """Return the work of some clients."""
+        gradients = jnp.asarray(self.gradients)
         return self._replace(
             steps=self.steps[clients],
             samples=self.samples[clients],
-            gradients=self.gradients[clients] if jnp.ndim(self.gradients) else self.gradients,
+            gradients=gradients[clients] if gradients.ndim else self.gradients,
         )
 
 

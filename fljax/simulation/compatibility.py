@@ -719,6 +719,12 @@ def _unmet_clock(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
             "clients in memory (fljax.problems.Model.from_clients).",
             False,
         )
+    if is_current and not simulation.algorithm.counts_work:
+        yield Unmet(
+            "computes gradients of all samples in some rounds and of a few in others, which no "
+            f"clock counts; leave out clock={name}(...).",
+            True,
+        )
     if clock.devices.availability is not None and not needs.absent:
         yield Unmet(
             "has no rule for absent clients; leave out availability= of the clock's devices.", True

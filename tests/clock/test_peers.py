@@ -218,6 +218,7 @@ PEERS = [
     for label in cases.LABELS
     if (needs := fl.algorithms.REGISTRY[label].needs).network is fl.graphs.Graph
     and not needs.asynchronous
+    and fl.algorithms.REGISTRY[label].counts_work
 ]
 
 

@@ -66,6 +66,43 @@ def test_the_work_of_a_round_is_the_gradients_of_its_program(name, setting):
     assert float(np.sum(np.asarray(samples) * np.asarray(per_step))) == pytest.approx(counted)
 
 
+PEERS = {
+    "ATC": lambda: A.ATC(0.1),
+    "ATC-GT-SAGA": lambda: A.ATCGTSAGA(0.1, batch=3),
+    "GT-SAGA": lambda: A.GTSAGA(0.1, batch=3),
+    "K-GT": lambda: A.KGT(0.1, local_steps=2),
+    "Network-SARAH": lambda: A.NetworkSARAH(0.1, local_steps=4, batch=3),
+    "Network-SVRG": lambda: A.NetworkSVRG(0.1, local_steps=4, batch=3),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_work_of_peers_is_the_gradients_of_their_program(name):
+    problem = linear(jax.random.key(0))
+    simulation = fl.Simulation(problem, PEERS[name](), network=fl.graphs.ring(CLIENTS))
+    counted = evaluations(lambda key: simulation, 10)[1].gradients
+    samples = simulation.algorithm.work(problem)[1]
+    per_step = simulation.algorithm.gradients_per_step(problem)
+    assert float(np.sum(np.asarray(samples) * np.asarray(per_step))) == pytest.approx(counted)
+
+
+VARYING = {
+    "DESTRESS": lambda: A.DESTRESS(0.05, period=3),
+    "GT-SARAH": lambda: A.GTSARAH(0.1, period=3),
+    "GT-SVRG": lambda: A.GTSVRG(0.1, period=3),
+    "GT-VR": lambda: A.GTVR(0.1, probability=0.2),
+    "LT-ADMM-VR": lambda: A.LTADMMVR(1.0, 0.1, pull=0.5, local_steps=2),
+}
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_full_gradients_in_some_rounds_are_refused_on_a_clock(name):
+    clock = fl.clock.Synchronous(fl.clock.Devices(seconds_per_step=1.0))
+    parts = {"network": fl.graphs.ring(CLIENTS), "clock": clock}
+    with pytest.raises(ValueError, match=r"computes gradients of all samples in some rounds .*"):
+        fl.run(fl.Simulation(linear(jax.random.key(0)), VARYING[name](), **parts), 2)
+
+
 @pytest.mark.parametrize(("variant", "expected"), [("first_order", 2), ("exact", 3)])
 def test_a_meta_gradient_counts_the_gradients_within(variant, expected):
     algorithm = A.PerFedAvg(0.1, personal_step_size=0.1, variant=variant)

@@ -87,6 +87,8 @@ class DESTRESS(SmallBatchPeer):
       Li, Li & Chi 2022, Algorithm 1.
     """
 
+    counts_work = False
+
     period: int = static(kw_only=True)
     probability: Float[Array, ""] | float = field(default=1.0, kw_only=True)
     exchanges: int = static(default=1, kw_only=True)

@@ -203,6 +203,8 @@ class GTSVRG(EstimateTracking):
       Xin, Khan and Kar 2020, Algorithm 2.
     """
 
+    counts_work = False
+
     period: int = static(kw_only=True)
 
     def validate(self) -> None:

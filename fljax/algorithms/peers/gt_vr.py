@@ -79,6 +79,8 @@ class GTVR(_CombinedUpdates):
       Jiang, Zeng, Sun & Chen 2023, Algorithm 1.
     """
 
+    counts_work = False
+
     probability: Float[Array, ""] | float = field(kw_only=True)
 
     def validate(self) -> None:
@@ -145,6 +147,10 @@ class ATCGTSAGA(_CombinedUpdates):
     Reference:
       Xin, Khan & Kar 2022 (GT-SAGA), Algorithm 1.
     """
+
+    def gradients_per_step(self, problem: object) -> float:
+        # Of the samples of the estimate, and of those whose gradients are stored.
+        return 2.0
 
     def init(self, problem: Problem, network: Graph) -> GTSAGAState:
         start = start_models(problem)

@@ -188,6 +188,8 @@ class LTADMMVR(_LocalTraining):
       Ren et al. 2025, Algorithm 1.
     """
 
+    counts_work = False
+
     batch: int = static(default=1)
     restart: bool = static(default=True)
 

@@ -174,6 +174,11 @@ class _StochasticSteps(_SubproblemTracking):
         super().check(problem, network)
         Uniform(self.batch).check(problem)
 
+    def _whole_gradient(self, problem: Problem) -> Float[Array, " clients"]:
+        """The round's gradient of all samples, as a multiple of the gradients of its steps."""
+        samples = jnp.sum(jnp.asarray(problem.weights) > 0, axis=1).astype(problem.dtype)
+        return samples / (self.local_steps * self.batch)
+
     def _batch_problems(self, now: Round) -> Callable[[Any], Problem]:
         """Return the problem on each step's batch."""
         everyone = Participants(None, now.available)
@@ -222,6 +227,9 @@ class NetworkSVRG(_StochasticSteps):
       Li, Cen, Chen & Chi 2020, Algorithm 3.
     """
 
+    def gradients_per_step(self, problem: Problem) -> Float[Array, " clients"]:
+        return 2 + self._whole_gradient(problem)
+
     def _solve_locally(
         self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
     ) -> Float[Array, "clients dim"]:
@@ -269,6 +277,9 @@ class NetworkSARAH(_StochasticSteps):
     Reference:
       Li, Cen, Chen & Chi 2020, Algorithm 3.
     """
+
+    def gradients_per_step(self, problem: Problem) -> Float[Array, " clients"]:
+        return 2 * (1 - 1 / self.local_steps) + self._whole_gradient(problem)
 
     def _solve_locally(
         self, now: Round, state: NetworkDANEState, combined: Array, tracker: Array, gradient: Array
