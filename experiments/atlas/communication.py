@@ -216,6 +216,12 @@ Scenario(
             compression=RandomK(DRAWN),
             convexity=STRENGTH,
         ),
+        "CANITA": rule(
+            f"{DRAWN_WORDS}, twice in a round",
+            BITS,
+            2 * CLIENTS * RandomK(DRAWN).bits(DIM),
+            compression=RandomK(DRAWN),
+        ),
         "Scaffnew": rule(
             f"{WHOLE}, in one of five rounds on average",
             BITS,
