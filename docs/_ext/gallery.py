@@ -1,10 +1,9 @@
 """The gallery: a page a figure, and an index with thumbnails that the browser filters."""
 
-import shutil
 from pathlib import Path
 
 import uses
-from pages import put, table
+from pages import put, table, with_palette
 from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -84,7 +83,7 @@ def write(app: Sphinx) -> None:
         name = record["name"]
         small = folder / "thumbnails" / f"{name}.png"
         for make, source, path in (
-            (shutil.copyfile, FIGURES / f"{name}.png", folder / f"{name}.png"),
+            (of_few_colors, FIGURES / f"{name}.png", folder / f"{name}.png"),
             (thumbnail, FIGURES / f"{name}.png", small),
         ):
             if stale(path, source):
@@ -123,6 +122,10 @@ def write(app: Sphinx) -> None:
         ["# How claims are judged", "", report.INTRODUCTION, "", *report.conventions()]
     )
     put(folder / "judging.md", text + "\n")
+
+
+def of_few_colors(source: Path, path: Path) -> None:
+    path.write_bytes(with_palette(source.read_bytes()))
 
 
 def stale(path: Path, source: Path) -> bool:

@@ -23,9 +23,9 @@ BACK = re.compile(
     r'<a class="viewcode-back" href="(?:\.\./)*(?P<page>[^"#]+)\.html)#[^"]*"'
 )
 
-#: Marks that change nothing: names, operators and punctuation of highlighted source have the color
-#: of text; a docstring of several lines needs one mark, and literals none for each word.
-PLAIN = re.compile(r'<span class="[nop]">([^<]*)</span>')
+#: Marks that change nothing: names, operators, punctuation and blanks of highlighted source have
+#: the color of text; a docstring of several lines needs one mark, and literals none for each word.
+PLAIN = re.compile(r'<span class="[nopw]">([^<]*)</span>')
 LINE = re.compile(r'</span>\n<span class="sd">')
 WORD = re.compile(r'<span class="pre">([^<]*)</span>')
 
@@ -119,7 +119,7 @@ def back(
     that change nothing are left out: they were half of such a page.
     """
     if "body" in context:
-        context["body"] = WORD.sub(r"\1", context["body"])
+        context["body"] = PLAIN.sub(r"\1", WORD.sub(r"\1", context["body"]))
     if not pagename.startswith("_modules/"):
         return
     python_objects = app.env.domaindata["py"]["objects"].items()
@@ -136,7 +136,7 @@ def back(
         return f'{before}#{min(links)[1]}"' if links else link[0]
 
     body = BACK.sub(anchored, context["body"])
-    context["body"] = LINE.sub("\n", PLAIN.sub(r"\1", body))
+    context["body"] = LINE.sub("\n", body)
 
 
 def skip(app: Sphinx, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
