@@ -20,7 +20,7 @@ ATTEMPTS = 4
 
 
 class Output(NamedTuple):
-    """What a task has printed, and its error."""
+    """The text that a task has printed, and its error."""
 
     text: str
     error: Exception | None
@@ -59,9 +59,9 @@ def hand_out(
 
     Args:
       executor: of ``concurrent.futures``.
-      compute: what a worker calls with a name.
+      compute: called by a worker with the name of a task.
       names: of the tasks.
-      remedy: what the same command does after workers were lost, for the message.
+      remedy: the effect of the same command after workers were lost, for the message.
 
     Raises:
       UsageError: the executor takes no tasks any more, or lost one :data:`ATTEMPTS` times.

@@ -1,5 +1,5 @@
-"""Rounds of methods that compress what clients send, beside federated averaging with the same
-compressor, and of a tree of servers beside one server, in turns in one process.
+"""Rounds of methods that compress clients' messages, compared with federated averaging with the
+same compressor; and rounds of a tree of servers, compared with one server. All are in one process.
 
     python -m experiments.benchmarks.compression [--clients K] [--dim D] [--seeds S] [--rounds N]
 """

@@ -1,4 +1,4 @@
-"""What it costs to hand out the blocks of a study to workers, and two workers beside one.
+"""The cost of handing out the blocks of a study to workers, and two workers compared with one.
 
 Workers compute with one thread each. They are started, and compile, in a first study of few blocks.
 
@@ -20,7 +20,7 @@ from experiments.benchmarks.machine import header
 #: Blocks of the study of many rounds.
 FEW = 40
 
-#: How an engine has so many workers of one thread.
+#: Arguments that give an engine a number of workers with one thread each.
 WORKERS = {
     "processes": lambda workers: {"workers": workers},
     "dask": lambda workers: {
@@ -35,7 +35,7 @@ def scenario(key: Any, step_size: float) -> fl.Simulation:
 
 
 def seconds(executor: Executor, folder: str, blocks: int, rounds: int) -> tuple[float, float]:
-    """Wall time and this process's own time of a study of so many blocks, of one seed each."""
+    """Wall time and this process's own time of a study, in blocks of one seed."""
     began = time.perf_counter(), time.process_time()
     fl.sweep(
         scenario,

@@ -487,9 +487,9 @@ def start_models(problem: Problem | Stream) -> Float[Array, "clients dim"]:
     counted for them.
 
     Example:
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=5, dim=3)
-      >>> fl.algorithms.start_models(problem.starting_at([1.0, 0.0, 2.0])).tolist()
+      >>> fl.algorithms.start_models(problem.starting_at(jnp.array([1.0, 0.0, 2.0]))).tolist()
       [[1.0, 0.0, 2.0], [1.0, 0.0, 2.0]]
     """
     start = jnp.zeros((), problem.dtype) if problem.initial is None else problem.initial
@@ -502,11 +502,11 @@ def server_start(problem: Problem | Stream) -> Float[Array, " dim"]:
     theirs.
 
     Example:
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=2, samples=5, dim=3)
       >>> fl.algorithms.server_start(problem).tolist()
       [0.0, 0.0, 0.0]
-      >>> moved = problem.starting_at([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
+      >>> moved = problem.starting_at(jnp.array([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]]))
       >>> fl.algorithms.server_start(moved).tolist()
       [2.0, 0.0, 0.0]
     """

@@ -152,7 +152,7 @@ class Random(Sharing):
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> sharing = fl.link.Random(2, coordinated=True)
       >>> drawn = sharing.indices(jax.random.key(0), jnp.asarray(1), jnp.arange(3), dim=10)
-      >>> drawn.shape, bool((drawn == drawn[0]).all())  # the same two parameters for all clients
+      >>> drawn.shape, bool((drawn == drawn[:1]).all())  # the same two parameters for all clients
       ((3, 2), True)
 
     Reference:

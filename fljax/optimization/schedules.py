@@ -34,9 +34,9 @@ class Schedule(Protocol):
     Example:
       A function of the round, from 1:
 
-      >>> import jax, fljax as fl
+      >>> import jax, jax.numpy as jnp, fljax as fl
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2)
-      >>> algorithm = fl.algorithms.FedAvg(lambda round: 0.5 / (1 + round))
+      >>> algorithm = fl.algorithms.FedAvg(lambda round: jnp.where(round < 20, 0.2, 0.05))
       >>> run = fl.run(fl.Simulation(problem, algorithm, metrics=["normalized_error"]), rounds=100)
       >>> bool(run.normalized_error[-1] < 0.01)
       True

@@ -25,7 +25,7 @@ class Pattern:
       >>> @fl.module
       ... class InTurn(fl.participation.Pattern):
       ...     def draw(self, state, key, round, clients):
-      ...         return state, (jnp.arange(clients) + round) % 2 == 0
+      ...         return state, (jnp.arange(clients, dtype=round.dtype) + round) % 2 == 0
       >>> InTurn().draw((), jax.random.key(0), jnp.int32(1), 4)[1].tolist()
       [False, True, False, True]
     """

@@ -29,7 +29,8 @@ class Partition(NamedTuple):
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
-      >>> partition = fl.partitions.Partition(jnp.array([3, 0, 2, 1]), jnp.array([0, 1, 4]))
+      >>> order, offsets = jnp.array([3, 0, 2, 1], jnp.int32), jnp.array([0, 1, 4], jnp.int32)
+      >>> partition = fl.partitions.Partition(order, offsets)
       >>> [rows.tolist() for rows in partition.rows()], partition.owners().tolist()
       ([[3], [0, 2, 1]], [1, 1, 1, 0])
     """

@@ -65,7 +65,7 @@ class Shift:
       >>> @fl.module
       ... class Scaled(fl.partitions.Shift):
       ...     def apply(self, key, samples):
-      ...         factor = samples.of_owners(1.0 + jnp.arange(samples.clients))
+      ...         factor = samples.of_owners(jnp.arange(1.0, 1.0 + samples.clients))
       ...         return samples._replace(features=samples.features * factor[:, None])
       >>> samples = fl.partitions.OwnedSamples(
       ...     np.ones((3, 1)), np.zeros(3), np.array([0, 1, 1]), clients=2, classes=None

@@ -184,7 +184,7 @@ class Shuffled(Batches):
       >>> real = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)  # five samples, and three
       >>> law = fl.batches.Shuffled(2)
       >>> rows = law.draw(jax.random.key(0), real, jnp.arange(2), steps=3).rows
-      >>> (rows < jnp.array([[[5]], [[3]]])).sum(axis=-1).tolist()  # sizes of batches
+      >>> (rows < jnp.array([[[5]], [[3]]], rows.dtype)).sum(axis=-1).tolist()  # sizes of batches
       [[2, 2, 1], [2, 1, 0]]
     """
 

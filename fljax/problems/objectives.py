@@ -100,8 +100,8 @@ class LeastSquares(Loss):
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
-      >>> loss, z = fl.problems.LeastSquares(), jnp.array(3.0)
-      >>> float(loss.value(z, 1.0)), float(loss.derivative(z, 1.0))
+      >>> loss, z, y = fl.problems.LeastSquares(), jnp.array([3.0]), jnp.array([1.0])
+      >>> float(loss.value(z, y)[0]), float(loss.derivative(z, y)[0])
       (4.0, 4.0)
     """
 
@@ -123,8 +123,8 @@ class LeastAbsoluteDeviation(Loss):
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
-      >>> loss, z = fl.problems.LeastAbsoluteDeviation(), jnp.array(3.0)
-      >>> float(loss.value(z, 1.0)), float(loss.derivative(z, 1.0))
+      >>> loss, z, y = fl.problems.LeastAbsoluteDeviation(), jnp.array([3.0]), jnp.array([1.0])
+      >>> float(loss.value(z, y)[0]), float(loss.derivative(z, y)[0])
       (2.0, 1.0)
     """
 
@@ -190,10 +190,10 @@ class Logistic(Loss):
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
-      >>> loss = fl.problems.Logistic()
-      >>> round(float(loss.value(jnp.array(0.0), 1)), 4)  # log 2
+      >>> loss, z, y = fl.problems.Logistic(), jnp.array([0.0]), jnp.array([1.0])
+      >>> round(float(loss.value(z, y)[0]), 4)  # log 2
       0.6931
-      >>> float(loss.derivative(jnp.array(0.0), 1))
+      >>> float(loss.derivative(z, y)[0])
       -0.5
     """
 
@@ -313,7 +313,7 @@ class L1:
     Example:
       >>> import jax.numpy as jnp, fljax as fl
       >>> regularizer, w = fl.problems.L1(), jnp.array([3.0, -1.5])
-      >>> float(regularizer.value(w)), regularizer.prox(w, 1.0).tolist()
+      >>> float(regularizer.value(w)), regularizer.prox(w[None], jnp.ones((1, 1)))[0].tolist()
       (4.5, [2.0, -0.5])
     """
 

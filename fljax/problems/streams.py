@@ -692,8 +692,8 @@ class Linear(Stream):
       >>> roots = jnp.tile(jnp.eye(2), (3, 1, 1))  # three clients of white inputs
       >>> stream = fl.streams.Linear(roots, truth=jnp.array([1.0, -1.0]), noise=jnp.full(3, 0.01))
       >>> simulation = fl.Simulation(stream, fl.algorithms.OnlineFed(0.1))
-      >>> model = fl.run(simulation, rounds=200)["model"]
-      >>> bool(abs(model - stream.truth).max() < 0.1)
+      >>> model = fl.run(simulation, rounds=200)["model"].values
+      >>> bool(abs(model - [1.0, -1.0]).max() < 0.1)
       True
     """
 

@@ -274,7 +274,7 @@ def canita(smoothness: Number, variance: Number, clients: int) -> ConvexRate:
       >>> round(float(rate.step_size.final), 4), round(float(rate.probability), 4)
       (0.1007, 0.8333)
       >>> round(float(rate.bound(1000) / rate.bound(2000)), 1)
-      4.1
+      3.9
 
     Reference:
       Li & Richtarik 2021, for the parameters; the bound, with its constants, and the maximum with

@@ -230,7 +230,7 @@ def cluster_deviation_bound(
       >>> graph, truth = fl.graphs.ring(6), fl.problems.optimum(problem)
       >>> members = jnp.array([True, True, True, False, False, False])
       >>> models = fl.problems.GTVMin(problem, graph, coupling=1.0).solve()
-      >>> inside = models[:3] - models[:3].mean(axis=0)
+      >>> inside = models[:3] - models[:3].mean(axis=0, keepdims=True)
       >>> bound = fl.theory.networks.cluster_deviation_bound(
       ...     problem, graph, 1.0, members, truth, models
       ... )

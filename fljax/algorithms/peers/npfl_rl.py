@@ -80,12 +80,14 @@ class DeterministicPolicyGradient(Policy):
     Example:
       On the cost :math:`(\tau-0.2)^2`, of the derivative :math:`2(\tau-0.2)`:
 
-      >>> import jax.numpy as jnp, fljax as fl
-      >>> policy, tau = fl.algorithms.DeterministicPolicyGradient(0.25), jnp.array([0.6])
-      >>> round(policy.step(None, tau, None, lambda tau: 2 * (tau - 0.2)).item(), 3)
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> key, tau = jax.random.key(0), jnp.array([0.6])
+      >>> cost, derivative = lambda tau: (tau - 0.2) ** 2, lambda tau: 2 * (tau - 0.2)
+      >>> policy = fl.algorithms.DeterministicPolicyGradient(0.25)
+      >>> round(policy.step(key, tau, cost, derivative).item(), 3)
       0.4
       >>> capped = fl.algorithms.DeterministicPolicyGradient(0.25, cap=0.05)
-      >>> round(capped.step(None, tau, None, lambda tau: 2 * (tau - 0.2)).item(), 3)
+      >>> round(capped.step(key, tau, cost, derivative).item(), 3)
       0.55
     """
 
@@ -121,7 +123,8 @@ class RandomProbe(Policy):
 
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> policy, tau = fl.algorithms.RandomProbe(1.0, width=0.2), jnp.array([0.6])
-      >>> moved = policy.step(jax.random.key(0), tau, lambda tau: (tau - 0.2) ** 2, None)
+      >>> cost, derivative = lambda tau: (tau - 0.2) ** 2, lambda tau: 2 * (tau - 0.2)
+      >>> moved = policy.step(jax.random.key(0), tau, cost, derivative)
       >>> bool(moved[0] < tau[0])
       True
     """

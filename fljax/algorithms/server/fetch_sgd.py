@@ -99,7 +99,7 @@ class FetchSGD(SomeClients, SomeSamples):
       ...     metrics=["objective"],
       ... )
       >>> results = fl.run(simulation, rounds=200)
-      >>> bool(results.objective[-1] < 0.5 * results.objective[0])
+      >>> bool(results.objective[-1] < 0.7 * results.objective[0])
       True
       >>> int(results.bits_up[0]) // 32 // 6  # numbers of a message, for 200 of the model
       100
