@@ -115,6 +115,7 @@ DIRECT_WRITERS = {
     ".ci/derive.py": "a source file, which version control keeps",
     "docs/_ext/algorithms.py": "pictures, which every build of the site makes again",
     "docs/_ext/atlas.py": "copies, which every build of the site makes again",
+    "docs/_ext/gallery.py": "pictures, which every build of the site makes again",
     "docs/_ext/pages.py": "pages, which every build of the site makes again",
     "experiments/benchmarks/memory.py": "a switch of the kernel, below /proc",
     "experiments/benchmarks/peers/cifar_curves.py": "curves, in another library's environment",
