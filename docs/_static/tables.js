@@ -14,7 +14,7 @@ function compare(one, other) {
  * "decide" has menus for longer lists of longer values, such as the answers to a question.
  */
 function choices(table, rows, column) {
-  const [most, longest] = table.classList.contains("decide") ? [20, 44] : [6, 24];
+  const [most, longest] = table.classList.contains("decide") ? [40, 44] : [6, 24];
   const values = new Set(rows.map((row) => row.cells[column].textContent.trim()));
   const long = [...values].some((value) => value.length > longest || /^[\d.]/.test(value));
   return long || values.size > most || values.size < 2 ? null : [...values].sort();

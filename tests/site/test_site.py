@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pytest
 
 import fljax as fl
+from experiments.atlas import decisions
 from experiments.atlas.analysis import names_of_runs
 from experiments.atlas.scenario import algorithm_of
 from experiments.figure import REGISTRY
@@ -279,14 +280,25 @@ def test_the_table_of_algorithms_has_other_names_and_properties(site):
     assert stochastic["ADMM"] == stochastic["DANE"] == ""
 
 
-def test_filters_find_properties_and_names_without_hyphens():
+def by_tables_js(script, *arguments):
+    """What a script prints that has the functions of ``tables.js``; its arguments are
+    ``process.argv[2]`` and following.
+    """
     node = shutil.which("node")
     if node is None:
         pytest.skip("NOT RUN: node is not on the path")
-    script = """
+    start = """
     const read = require("fs").readFileSync, vm = require("vm");
     global.document = { querySelectorAll: () => [] };
     vm.runInThisContext(read(process.argv[1], "utf8"));
+    """
+    path = str(ROOT / "docs" / "_static" / "tables.js")
+    command = [node, "-e", start + script, path, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_filters_find_properties_and_names_without_hyphens():
+    script = """
     const cell = (textContent, title) => ({
       textContent, querySelectorAll: () => (title ? [{ title }] : []),
     });
@@ -294,11 +306,29 @@ def test_filters_find_properties_and_names_without_hyphens():
     const heads = [cell("name"), cell("also"), cell("Byzantine", "robust"), cell("directed")];
     console.log(wordsOf(row, heads));
     """
-    path = str(ROOT / "docs" / "_static" / "tables.js")
-    run = subprocess.run([node, "-e", script, path], capture_output=True, text=True, check=True)
-    words = run.stdout.split()
+    words = by_tables_js(script).split()
     assert {"consensus", "d-psgd", "dpsgd", "byzantine", "robust"} <= {*words}
     assert "directed" not in words
+
+
+def test_each_of_the_three_questions_has_a_menu_of_its_answers():
+    # The answers grow with the atlas, and a column of too many or too long ones has no menu. The
+    # browser's test would see that, but only where there is a browser and the site was built.
+    answers = {
+        "who talks to whom": [*decisions.WHO.values()],
+        "what goes wrong": [*decisions.TROUBLES],
+        "what is scarce": [*decisions.SCARCE.values()],
+    }
+    script = """
+    const table = { classList: { contains: (name) => name === "decide" } };
+    const answers = Object.values(JSON.parse(process.argv[2]));
+    const menus = answers.map((texts) => choices(
+      table, texts.map((textContent) => ({ cells: [{ textContent }] })), 0
+    ));
+    console.log(JSON.stringify(menus));
+    """
+    menus = json.loads(by_tables_js(script, json.dumps(answers)))
+    assert menus == [sorted(texts) for texts in answers.values()]
 
 
 #: What tells how Python holds a value, and nothing to a reader.
