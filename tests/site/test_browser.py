@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import io
 import re
 import shutil
 import threading
@@ -9,7 +10,9 @@ import warnings
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
+from PIL import Image
 
 import fljax as fl
 
@@ -223,6 +226,19 @@ def test_mathematics_is_set_in_both_themes(visit, theme):
     page.execute_script(f"document.body.dataset.theme = '{theme}'")
     assert wait(page, "return document.querySelectorAll('mjx-container').length") > 5
     assert not page.execute_script("return document.querySelectorAll('mjx-merror').length")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("icon", [".nav-overlay-icon", ".theme-toggle-header"])
+def test_icons_have_the_color_of_text(visit, icon, theme):
+    page = visit("start.html", width=400)
+    page.execute_script(f"document.body.dataset.theme = '{theme}'")
+    shown = Image.open(io.BytesIO(page.find_element("css selector", icon).screenshot_as_png))
+    gray = np.asarray(shown.convert("L"), float)
+    background = gray[0, 0]
+    drawn = np.abs(gray - background) > 80
+    assert 0.02 < drawn.mean() < 0.5
+    assert (gray[drawn] > background).all() == (theme == "dark")
 
 
 def test_the_start_page_leads_everywhere(visit):
