@@ -656,7 +656,7 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise TypeError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}.")
     if value not in choices:
         suggestion = question(nearest(value, choices))
-        known = f"; known: {', '.join(choices)}"
+        known = f"; known: {', '.join(choices) or 'none'}"
         if suggestion and len(choices) > MAX_LISTED_CHOICES:
             known = ""
         raise ValueError(f"unknown {name} {value!r}{known}. {suggestion}".rstrip())

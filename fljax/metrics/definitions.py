@@ -1051,3 +1051,19 @@ def as_metric(metric: Metric | str) -> Metric:
             f"a metric must be a name or an fljax.metrics.Metric, got {checks.shown(metric)}."
         )
     return metric
+
+
+def check_scalar(argument: str, name: object, metrics: Mapping[str, Metric]) -> None:
+    """Raise ``ValueError`` unless this is one of the metrics and has one number a round; the
+    message's remedy is for what the metric has instead.
+    """
+    scalars = [label for label, metric in metrics.items() if not metric.dims]
+    if isinstance(name, str) and name in metrics and name not in scalars:
+        dims = metrics[name].dims
+        remedy = f"fljax.metrics.worst({name!r}), " if dims == ("client",) else ""
+        raise ValueError(
+            f"{argument} {name!r} has a number for each {' and '.join(dims)}, and one number a "
+            f"round is needed; give the simulation a metric that has one, {remedy}a name without "
+            "such an axis or an fljax.metrics.Metric of your own."
+        )
+    checks.choice(argument, name, scalars)

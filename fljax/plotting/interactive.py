@@ -72,7 +72,8 @@ h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 
 .note { color: #555; } .warning { border-left: 4px solid #D55E00; padding-left: .7rem; }
 .wide { overflow-x: auto; } #curves { min-height: 620px; }
 table { border-collapse: collapse; } th, td { padding: .25rem .7rem; text-align: left; }
-td, th { border-bottom: 1px solid #ddd; vertical-align: top; overflow-wrap: anywhere; }
+td, th { border-bottom: 1px solid #ddd; vertical-align: top; }
+table:not(.sortable) td { overflow-wrap: anywhere; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th button { font: inherit; font-weight: 600; border: 0; background: none; padding: 0;
   cursor: pointer; text-align: left; }
@@ -85,6 +86,13 @@ pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; }
 #: numbers are compared as text.
 PROGRAM = """
 const figure = JSON.parse(document.getElementById("figure").textContent);
+if (document.documentElement.clientWidth < 700) {
+  // A telephone has no room for menus side by side, nor for a legend beside the curves.
+  const layout = figure.layout;
+  layout.updatemenus.forEach((menu, row) => Object.assign(menu, { x: 0, pad: { b: 138 - 42 * row } }));
+  layout.margin.t = 194;
+  Object.assign(layout.legend, { orientation: "h", y: -0.2 });
+}
 Plotly.newPlot("curves", figure.data, figure.layout, figure.config);
 for (const head of document.querySelectorAll("table.sortable th")) {
   head.addEventListener("click", () => {

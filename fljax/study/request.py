@@ -22,6 +22,7 @@ from fljax._core.memory import check_fits
 from fljax._core.module import float_dtype
 from fljax._core.prng import GENERATOR, check_generator, random_key
 from fljax._core.version import __version__
+from fljax.metrics.definitions import check_scalar
 from fljax.privacy.secrets import fingerprint_of, secret_of
 from fljax.results.dataset import describe
 from fljax.simulation.scan import check_rounds
@@ -376,10 +377,10 @@ def _checked_tolerances(until: Mapping[str, float], groups: list[Group]) -> dict
             "until= ends runs by their metrics, which look at private data and at no cost to the "
             "budget: under privacy= the number of rounds must not depend on them. Leave it out."
         )
-    names_by_group = ({m.name for m in group.abstract.metrics if not m.dims} for group in groups)  # pyright: ignore
-    names = set.intersection(*names_by_group)
     for name, level in until.items():
-        checks.choice("metric in until", name, sorted(names))
+        for group in groups:
+            metrics = {metric.name: metric for metric in group.abstract.metrics}  # pyright: ignore
+            check_scalar("metric in until", name, metrics)
         check(f"until[{name!r}]", level, rule_of(float))
         checks.nonnegative(f"until[{name!r}]", level)
     return {name: float(level) for name, level in until.items()}

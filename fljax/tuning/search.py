@@ -25,7 +25,7 @@ from fljax._core.annotations import checked
 from fljax._core.prng import random_key
 from fljax._core.storage import replace_file, sealed, text_of, unsealed
 from fljax.algorithms.algorithm import REGISTRY, Algorithm, meanings
-from fljax.metrics.definitions import METRICS, Metric, as_metric
+from fljax.metrics.definitions import METRICS, Metric, as_metric, check_scalar
 from fljax.metrics.names import COMPUTED
 from fljax.plotting.house_style import SMALL_TEXT, look_of, style, widen
 from fljax.results import statistics
@@ -612,7 +612,7 @@ def tune(
         )
     metrics = {m.name: as_metric(m) for simulation in simulations for m in simulation.metrics}
     name = metric.name if isinstance(metric, Metric) else metric
-    checks.choice("metric", name, [label for label, m in metrics.items() if not m.dims])
+    check_scalar("metric", name, metrics)
     is_private = any(simulation.privacy is not None for simulation in simulations)
     if private is not None:
         for simulation in simulations:

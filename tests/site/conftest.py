@@ -24,9 +24,11 @@ def site(tmp_path_factory):
         *("algorithms", "atlas", "gallery", "reference"),
     )
     shutil.copytree(ROOT / "docs", source, ignore=generated)
-    texts = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff")
-    for name in ("figures", "experiments", "fljax", *texts):
+    for name in ("figures", "experiments", "fljax"):
         (folder / name).symlink_to(ROOT / name)
+    # These are copies, since links in a page's text are followed from where its file really is.
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
+        shutil.copy(ROOT / name, folder)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2"]
     built = subprocess.run(
         [*command, str(source), str(folder / "html")],

@@ -214,6 +214,50 @@ def test_displays_of_results_fit_a_page_and_are_readable(visit, theme):
     assert page.execute_script(ACCESSIBLE) == [[], [], []]
 
 
+#: Pairs of menus that cover each other, and words of a table's heads that are broken.
+CROWDED = """
+const boxes = [...document.querySelectorAll(".updatemenu-header, .updatemenu-button")]
+  .map((part) => part.getBoundingClientRect());
+const cover = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+  Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+const pairs = boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => cover(a, b)));
+const heads = [...document.querySelectorAll("th button")].filter((head) => {
+  const range = document.createRange();
+  range.selectNodeContents(head);
+  const lines = new Set([...range.getClientRects()].map((line) => line.top)).size;
+  return lines > head.textContent.split(" ").length;
+});
+return [boxes.length, pairs.length, heads.map((head) => head.textContent)];
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+
+    def scenario(_, algorithm):
+        return fl.Simulation(problem, algorithm, metrics=["objective"])
+
+    methods = {
+        name: (getattr(fl.algorithms, name), {"step_size": [0.01, 0.1]})
+        for name in ("FedAvg", "SCAFFOLD")
+    }
+    study = {"rounds": 4, "seeds": 2, "tuning_seeds": 1, "refinements": 0, "extensions": 0}
+    compared = fl.compare(scenario, methods, metric="objective", **study)
+    return fl.report(compared, tmp_path_factory.mktemp("report") / "study.html")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_report_has_room_for_its_menus_and_words(browser, report, width):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(report.as_uri())
+    wait(browser, "return document.querySelector('.updatemenu-button')")
+    menus, covered, broken = browser.execute_script(CROWDED)
+    assert menus == 6  # of metrics, of horizontal axes, two scales of each axis
+    assert (covered, broken) == (0, [])
+
+
 def test_search_finds_a_page(visit):
     page = visit("search.html?q=GilbertElliott")
     links = wait(page, "return [...document.querySelectorAll('ul.search a')].map(a => a.href)")

@@ -652,6 +652,24 @@ def test_bad_tolerances_and_segments_are_refused(monkeypatch, options, message):
         fl.sweep(descents, rounds=T, grid={"step": [0.1]}, **options)
 
 
+def test_metrics_of_each_client_neither_end_a_study_nor_tune(monkeypatch):
+    monkeypatch.setattr(batched_program, "_compile", never)
+    problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=5, dim=2)
+
+    def scenario(_, algorithm):
+        return fl.Simulation(problem, algorithm, metrics=["train_error"])
+
+    def study(_):
+        return scenario(None, fl.algorithms.FedAvg(0.1))
+
+    several = r"'train_error' has a number for each client, .* metrics.worst\('train_error'\)"
+    with pytest.raises(ValueError, match=f"metric in until {several}"):
+        fl.sweep(study, rounds=3, until={"train_error": 0.1})
+    methods = {"FedAvg": (fl.algorithms.FedAvg, {"step_size": [0.1, 0.2]})}
+    with pytest.raises(ValueError, match=f"metric {several}"):
+        fl.tune(scenario, methods, metric="train_error", rounds=3)
+
+
 def test_a_tolerance_for_a_metric_that_some_points_lack_is_refused(monkeypatch):
     def scenario(key, metrics):
         return build(key, metrics=[metrics])
