@@ -89,7 +89,9 @@ const figure = JSON.parse(document.getElementById("figure").textContent);
 if (document.documentElement.clientWidth < 700) {
   // A telephone has no room for menus side by side, nor for a legend beside the curves.
   const layout = figure.layout;
-  layout.updatemenus.forEach((menu, row) => Object.assign(menu, { x: 0, pad: { b: 138 - 42 * row } }));
+  for (const [row, menu] of layout.updatemenus.entries()) {
+    Object.assign(menu, { x: 0, pad: { b: 138 - 42 * row } });
+  }
   layout.margin.t = 194;
   Object.assign(layout.legend, { orientation: "h", y: -0.2 });
 }

@@ -662,7 +662,7 @@ def test_metrics_of_each_client_neither_end_a_study_nor_tune(monkeypatch):
     def study(_):
         return scenario(None, fl.algorithms.FedAvg(0.1))
 
-    several = r"'train_error' has a number for each client, .* metrics.worst\('train_error'\)"
+    several = r"'train_error' has a number for each client, .*metrics.worst\('train_error'\)"
     with pytest.raises(ValueError, match=f"metric in until {several}"):
         fl.sweep(study, rounds=3, until={"train_error": 0.1})
     methods = {"FedAvg": (fl.algorithms.FedAvg, {"step_size": [0.1, 0.2]})}
