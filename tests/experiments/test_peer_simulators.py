@@ -249,8 +249,10 @@ def test_table_of_a_sample():
             {"peer": "pfl", "workload": "dgd", "note": "a server only"},
         ]
     )
-    report = {"machine": "a machine", "load": (1.0, 2.0, 3.0), "seeds": 2, "results": []}
-    assert "a machine\nload when begun: 1.0, 2.0, 3.0" in run.document(report)
+    report = {"machine": "a machine", "load": (1.0, 2.0, 3.0), "seeds": 2}
+    report["results"] = [sample("fljax", 0.5, 0.1, measured=100)]
+    start = "# Beside other simulators: dgd\n\n```text\na machine\nload when begun: 1.0, 2.0, 3.0"
+    assert run.document(report).startswith(start)
     lines = text[text.index("## dgd") :].splitlines()
     assert lines[4] == "| fljax | 0.5 s | 0 s | 50 s | 0 s | 1x | 1x | 1.000e-01 | yes |"
     assert lines[5].startswith("| numpy-loop 2.4 | 1 s | 0 s | 100 s * | 0 s | 2x | 2x |")

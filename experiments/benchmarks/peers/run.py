@@ -142,8 +142,10 @@ def last_line(text: str) -> str:
 def document(report: dict[str, Any]) -> str:
     """The machine, and the tables of its measurements."""
     load = ", ".join(f"{value:.1f}" for value in report["load"])
+    workloads = dict.fromkeys(line["workload"].replace("_", " ") for line in report["results"])
     return (
-        f"# Measured\n\n```text\n{report['machine']}\nload when begun: {load}\n```\n\n"
+        f"# Beside other simulators: {', '.join(workloads)}\n\n"
+        f"```text\n{report['machine']}\nload when begun: {load}\n```\n\n"
         "`*`: scaled from a few seeds.\n\n"
         f"{table(report['results'])}"
     )
