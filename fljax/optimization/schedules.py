@@ -64,7 +64,7 @@ class Constant:
     def validate(self) -> None:
         checks.positive("step size", self.value)
 
-    def __call__(self, round: Array) -> Array:
+    def __call__(self, round: Array | int) -> Array:
         return jnp.asarray(self.value)
 
 
@@ -99,9 +99,9 @@ class PowerDecay:
             hint="A faster decay makes the sum of the steps finite and the run stalls.",
         )
 
-    def __call__(self, round: Array) -> Array:
+    def __call__(self, round: Array | int) -> Array:
         dtype = jnp.result_type(self.initial)
-        return self.initial * round.astype(dtype) ** -self.power
+        return self.initial * jnp.asarray(round).astype(dtype) ** -self.power
 
 
 @module
@@ -205,9 +205,9 @@ class GeometricDecay:
         checks.nonnegative("initial value", self.initial)
         checks.interval("factor", self.factor, above=0, at_most=1)
 
-    def __call__(self, round: Array) -> Array:
+    def __call__(self, round: Array | int) -> Array:
         dtype = jnp.result_type(self.initial)
-        return self.initial * self.factor ** round.astype(dtype)
+        return self.initial * self.factor ** jnp.asarray(round).astype(dtype)
 
 
 @module
@@ -241,9 +241,9 @@ class Warmup:
         checks.positive("final step size", self.final)
         checks.positive("rounds", self.rounds)
 
-    def __call__(self, round: Array) -> Array:
+    def __call__(self, round: Array | int) -> Array:
         dtype = jnp.result_type(self.initial)
-        part = jnp.minimum(1, (round.astype(dtype) - 1) / self.rounds)
+        part = jnp.minimum(1, (jnp.asarray(round).astype(dtype) - 1) / self.rounds)
         return self.initial + (self.final - self.initial) * part
 
 
@@ -255,8 +255,8 @@ class _Optax:
     structure: tuple[tuple[str, Any], ...] = static()
     numbers: Mapping[str, Array]
 
-    def __call__(self, round: Array) -> Array:
-        count = (round - 1).astype(float_dtype())
+    def __call__(self, round: Array | int) -> Array:
+        count = (jnp.asarray(round) - 1).astype(float_dtype())
         return jnp.asarray(self.make(**dict(self.structure), **self.numbers)(count))
 
 

@@ -33,6 +33,24 @@ def test_the_formulas_of_the_literature():
     np.testing.assert_allclose(values(GeometricDecay(0.4, 0.98)), 0.4 * 0.98**ROUNDS, rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        fl.schedules.Constant(0.5),
+        fl.schedules.PowerDecay(0.5),
+        fl.schedules.GeometricDecay(0.5, 0.9),
+        fl.schedules.Warmup(0.1, 0.5, rounds=6.0),
+        fl.schedules.from_optax(
+            optax.exponential_decay, init_value=0.5, transition_steps=10, decay_rate=0.9
+        ),
+    ],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_a_round_may_be_a_number_of_python_or_numpy(schedule):
+    expected = float(schedule(jnp.asarray(4)))
+    assert float(schedule(4)) == float(schedule(np.int64(4))) == expected
+
+
 def test_a_warmup_is_a_line_and_then_constant():
     rising = values(fl.schedules.Warmup(0.1, 0.6, 12.5))
     np.testing.assert_allclose(rising[:13], 0.1 + 0.04 * np.arange(13), rtol=1e-14)
