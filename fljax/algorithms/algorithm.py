@@ -124,6 +124,7 @@ _NOT_DRAWING = frozenset(
             "has_start",
             "one_by_one",
             "has_personal_networks",
+            "common_models",
             "walks",
             "optimum",
             "weights",
@@ -169,6 +170,8 @@ class Algorithm:
       has_personal_networks: whether clients train personal models in addition to the common one,
         and metrics evaluate these; networks then have a state for each of both models
         (``now.personal_networks``).
+      common_models: how many models a server trains, each of participants of its own; networks
+        then have a state for each (``now.networks.among``).
       counts_work: whether :meth:`work` and :meth:`gradients_per_step` say what every round
         computes, as a clock needs to know.
       walks: how many models go from peer to peer (``now.clock.go_on_at``); ``None``: each peer has
@@ -234,6 +237,7 @@ class Algorithm:
     has_start: Any = False
     one_by_one: Any = False
     has_personal_networks: Any = False
+    common_models: Any = 1  # int
     walks: Any = None  # int
 
     def __init_subclass__(cls) -> None:
