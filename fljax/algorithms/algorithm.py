@@ -60,6 +60,8 @@ class Needs:
         multiplies it there.
       trains: whether clients take steps of training (``self.learn``), in which a network may draw
         random numbers, as dropout does, or be normalized by the batch.
+      compares_samples: whether it compares gradients of the same samples at several models, as
+        variance reduction does, which rests on samples whose gradients are functions of the model.
       networks: which networks clients may have, if there are several: ``"one"``, all the same;
         ``"nested"``, parts of the widest one (:func:`fljax.models.nested`); ``"different"``
         (:func:`fljax.models.several`); ``"any"`` of these.
@@ -99,6 +101,7 @@ class Needs:
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
     trains: bool = False
+    compares_samples: bool = False
     networks: str = "one"
     adapters: bool = False
     hierarchical: bool = False

@@ -293,6 +293,22 @@ def _represents_by_state(problem: Any) -> bool:
 def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     """The requirements of networks with dropout, augmentation or a state."""
     problem = cast(Problem, simulation.problem)
+    if problem.mixes_samples and needs.compares_samples:
+        yield Unmet(
+            "reduces variance by comparing a sample's gradients at several models, and with batch "
+            "normalization a sample's gradient depends on its batch; normalize by groups or "
+            "layers, or freeze the statistics, state='frozen'.",
+            True,
+        )
+        return
+    if problem.trains_apart and needs.compares_samples:
+        yield Unmet(
+            "reduces variance by comparing a sample's gradients at several models, and with "
+            "dropout or augmentation a sample's gradient depends on what is drawn; leave these "
+            "out.",
+            True,
+        )
+        return
     if problem.trains_apart and not needs.trains:
         yield Unmet(
             "takes no steps of training, in which a network with dropout, augmentation or batch "

@@ -89,8 +89,8 @@ class FedPAC(Averaging):
     :math:`\alpha` below 0.001 are zero, and eigenvalues below 0.01 of a quadratic that rounding
     made indefinite are left out. Running statistics are part of the common body and move in the
     steps of heads and bodies alike, as in PFLlib, whose clients keep them; moments and sums are
-    those of the network in evaluation, with the statistics before and after the steps. Here a :math:`V_k` that noise or compression makes negative counts
-    as zero.
+    those of the network in evaluation, with the statistics before and after the steps. Here a
+    :math:`V_k` that noise or compression makes negative counts as zero.
 
     Args:
       step_size: :math:`\mu` of both, as in :class:`~fljax.algorithms.FedAvg`, which also has the

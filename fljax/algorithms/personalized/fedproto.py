@@ -39,8 +39,9 @@ class ClassMeans(LocalLearning):
     A model has a value :math:`s(w_k,x)\in\mathbb R^R` of each sample, such as its representation. A
     participant takes local steps along its loss plus a term that attracts the values of samples of
     class :math:`y` toward the server's mean :math:`\bar s_y`, and replies with its own means, those
-    of the network in evaluation. Running statistics stay at the clients as models do. A subclass defines :meth:`values_and_logits`, for some samples in a step, and
-    :meth:`sample_values`, for all.
+    of the network in evaluation. Running statistics stay at the clients as models do. A subclass
+    defines :meth:`values_and_logits`, for some samples in a step, and :meth:`sample_values`, for
+    all.
 
     Args:
       step_size: as in :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also
@@ -177,7 +178,7 @@ class FedProto(ClassMeans):
     would shrink prototypes; the authors' code gives clients equal weights. Metrics evaluate the
     clients' networks; the paper classifies by the nearest prototype. Prototypes are those of the
     network in evaluation after the steps, with the client's own running statistics, which no client
-    sends (``Model(state="kept")``); in the authors' code they are means over the steps, in training.
+    sends (``Model(state="kept")``); in PFLlib they are means over the steps, in training.
 
     Args:
       step_size: :math:`\mu`, as in

@@ -72,8 +72,8 @@ class FedGen(Averaging):
     layer by batch, and for clients another term, a weight :math:`\lambda` of 10 that decays, and
     draws of classes that are uniform. Running statistics are of the bodies, which read a client's
     own samples alone, and so never of what is generated; they are averaged as the models are, and
-    in PFLlib, whose averages have parameters only, kept. Class counts are of all of a client's samples that it may
-    draw in its steps.
+    in PFLlib, whose averages have parameters only, kept. Class counts are of all of a client's
+    samples that it may draw in its steps.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
