@@ -518,6 +518,48 @@ def test_what_fedgen_generates_moves_no_statistics(policy):
     agree(algorithm, policy, *expected, key=key)
 
 
+def has_two_heads(policy):
+    """FedROD."""
+    loop = TwoParts(policy)
+    problem = in_two_parts()
+    server = problem.initial
+    of_head = problem.head_coordinates()
+    heads = [jnp.zeros(len(server))] * CLIENTS
+    own = [first_stats()] * CLIENTS
+    common = first_stats()
+    errors = []
+    for number in range(ROUNDS):
+        rows = []
+        for k in range(CLIENTS):
+            prior = jnp.log(jnp.bincount(jnp.asarray(Y[k]), length=CLASSES))
+
+            def loss(pair, stats, x, y, prior=prior):
+                r, moved = loop.represent(pair[0], stats, x)
+                fixed = jax.lax.stop_gradient(pair[0])
+                personal = loop.head(fixed + pair[1], jax.lax.stop_gradient(r))
+                losses = entropy(loop.head(pair[0], r) + prior, y) + entropy(personal, y)
+                return jnp.mean(losses), moved
+
+            mask = jnp.stack([jnp.ones(len(server)), of_head])
+            start = loop.start(own[k], common)
+            pair = jnp.stack([server, heads[k]])
+            pair, own[k] = loop.steps(pair, start, k, number, loss, mask)
+            rows.append(pair[0])
+            heads[k] = pair[1]
+        server = mean_of(rows)
+        common = mean_of(own)
+        models = [server + head for head in heads]
+        errors.append(loop.errors(models, own, common))
+    return models, (own, common), errors
+
+
+@pytest.mark.parametrize("policy", ["averaged", "kept"])
+def test_fedrod_has_statistics_of_the_common_body(policy):
+    with default_promotion():
+        expected = has_two_heads(policy)
+    agree(fl.algorithms.FedROD(STEP, **SETTINGS), policy, *expected)
+
+
 # -------------------------------------------------------------------- what is read, what is refused
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.linalg import simplex_minimizers
@@ -139,7 +139,7 @@ class FedPAC(Averaging):
 
     def init(self, problem: Problem, network: Network) -> FedPACState:
         start = start_models(problem)
-        (body, _) = _body_and_head(problem)
+        body = problem.body_and_head()[0]
         common = jnp.mean(start[:, body], axis=0)
         means = jnp.zeros(_size(problem), problem.dtype)
         model = start.at[:, body].set(common[None])
@@ -151,7 +151,7 @@ class FedPAC(Averaging):
     def step(self, state: FedPACState, now: Round) -> FedPACState:
         cohort = self.invite(now, state.model, draws=self.head_epochs + 1)
         participants = cohort.participants
-        body, head = _body_and_head(now.problem)
+        body, head = now.problem.body_and_head()
         classes, width = state.means.shape
         centroids = [state.means, state.known[:, None].astype(state.means.dtype)]
         broadcast = jnp.concatenate([state.body, jnp.concatenate(centroids, 1).reshape(-1)])
@@ -192,7 +192,7 @@ class FedPAC(Averaging):
         self, now: Round, cohort: Cohort, start: Array, centroids: Array
     ) -> Float[Array, "chosen dim"]:
         """The participants' models after the steps of their heads, then of their bodies."""
-        body, head = _body_and_head(now.problem)
+        body, head = now.problem.body_and_head()
         # One set of batches for each epoch of the heads, and the last one for the bodies.
         batches = cohort.batch
         last = None
@@ -241,12 +241,6 @@ class FedPAC(Averaging):
         else:
             model, _ = jax.lax.scan(head_epoch, model, batches, length=self.head_epochs)
         return train_part(model, body, along_losses(aligned), last)
-
-
-def _body_and_head(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
-    """The indices of the body's parameters, and of the head's."""
-    head = problem.head_coordinates()
-    return np.flatnonzero(~head).astype(np.int32), np.flatnonzero(head).astype(np.int32)
 
 
 def _size(problem: Problem) -> tuple[int, int]:

@@ -150,7 +150,7 @@ class IFCA(Algorithm):
 
     def step(self, state: IFCAState, now: Round) -> IFCAState:
         step_size = self.step_size(now.number)
-        problem = now.problem
+        problem: Any = now.problem
         participants = now.choose(self.selection, state.model)
         server = now.link.publish(state.models.reshape(-1), participants.here)
         choice = participants.take(state.choice)
