@@ -304,7 +304,7 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     if problem.trains_apart and needs.compares_samples:
         yield Unmet(
             "reduces variance by comparing a sample's gradients at several models, and with "
-            "dropout or augmentation a sample's gradient depends on what is drawn; leave these "
+            "dropout or augmentation a sample's gradient depends on random draws; leave these "
             "out.",
             True,
         )

@@ -36,6 +36,12 @@ from tests.models.test_training import (
 )
 from tests.reference.readings import on_simplex
 
+#: Two of the policies are quick.
+POLICIES = [
+    policy if policy in ("averaged", "kept") else pytest.param(policy, marks=pytest.mark.slow)
+    for policy in STATES
+]
+
 close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
 
 
@@ -78,10 +84,10 @@ def ifca_loop(policy, average, steps):
     zero = no_statistics()
     models = list(STARTS)
     of_models = [zero] * len(models)
-    own = [zero] * CLIENTS
+    of_clients = [zero] * CLIENTS
 
     def stats_of(k, q):
-        return own[k] if policy == "kept" else of_models[q]
+        return of_clients[k] if policy == "kept" else of_models[q]
 
     def best(k):
         data = jnp.asarray(X[k]), jnp.asarray(Y[k])
@@ -102,7 +108,7 @@ def ifca_loop(policy, average, steps):
                 row = row - STEP * gradient
             messages[q].append(row if average == "models" else gradient)
             statistics[q].append(stats)
-            own[k] = stats
+            of_clients[k] = stats
         for q, sent in enumerate(messages):
             if sent and average == "models":
                 models[q] = mean_of(sent)
@@ -119,7 +125,7 @@ def ifca_loop(policy, average, steps):
 
 
 @pytest.mark.parametrize(("average", "steps"), [("models", 3), ("gradients", 1)])
-@pytest.mark.parametrize("policy", STATES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_each_cluster_of_ifca_has_statistics_of_its_own(policy, average, steps):
     algorithm = fl.algorithms.IFCA(STEP, 3, steps, average, start=STARTS)
     simulation = fl.Simulation(problem_of(state=policy), algorithm, metrics=["test_error"])
@@ -134,7 +140,7 @@ def test_each_cluster_of_ifca_has_statistics_of_its_own(policy, average, steps):
         assert np.ptp(statistics, axis=0).min() > 1e-3
 
 
-# ----------------------------------------------------------------- networks that say what they read
+# -------------------------------------------------------------------- networks with representations
 
 CLASSES = 3
 WIDTH = 5
@@ -214,16 +220,16 @@ class TwoParts:
             row = row - STEP * mask * gradient
         return row, stats
 
-    def start(self, own, common):
+    def start(self, of_clients, common):
         """The statistics with which a client's steps begin."""
-        return {"averaged": common, "kept": own}.get(self.policy, first_stats())
+        return {"averaged": common, "kept": of_clients}.get(self.policy, first_stats())
 
-    def evaluated(self, own, common):
-        return own if self.policy == "kept" else common
+    def evaluated(self, of_clients, common):
+        return of_clients if self.policy == "kept" else common
 
-    def errors(self, rows, own, common):
+    def errors(self, rows, of_clients, common):
         losses = []
-        for row, stats in zip(rows, own, strict=True):
+        for row, stats in zip(rows, of_clients, strict=True):
             x, y = map(jnp.asarray, TEST)
             r, _ = self.represent(row, self.evaluated(stats, common), x, train=False)
             losses.append(jnp.mean(entropy(self.head(row, r), y)))
@@ -247,9 +253,9 @@ def agree(algorithm, policy, models, statistics, errors, key=3):
     if policy == "frozen":
         assert "network_state" not in run
         return run
-    own, common = statistics
+    (of_clients, common) = statistics
     name = "client_network_state" if policy == "kept" else "network_state"
-    expected = [numbers_of(s) for s in own] if policy == "kept" else numbers_of(common)
+    expected = [numbers_of(s) for s in of_clients] if policy == "kept" else numbers_of(common)
     close(run[name], expected)
     return run
 
@@ -258,7 +264,7 @@ def shares_means(policy, attraction):
     """FedProto."""
     loop = TwoParts(policy)
     rows = [in_two_parts().initial] * CLIENTS
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     means = np.zeros((CLASSES, WIDTH))
     known = np.zeros(CLASSES)
     errors = []
@@ -273,12 +279,14 @@ def shares_means(policy, attraction):
         sums = np.zeros((CLASSES, WIDTH))
         counts = np.zeros(CLASSES)
         for k in range(CLIENTS):
-            rows[k], own[k] = loop.steps(rows[k], own[k], k, number, loss)
-            of_client = loop.class_sums(rows[k], own[k], k)
-            sums, counts = sums + of_client[0], counts + of_client[1]
-        means, known = sums / counts[:, None], np.ones(CLASSES)
-        errors.append(loop.errors(rows, own, first_stats()))
-    return rows, (own, None), errors
+            rows[k], of_clients[k] = loop.steps(rows[k], of_clients[k], k, number, loss)
+            of_client = loop.class_sums(rows[k], of_clients[k], k)
+            sums = sums + of_client[0]
+            counts = counts + of_client[1]
+        means = sums / counts[:, None]
+        known = np.ones(CLASSES)
+        errors.append(loop.errors(rows, of_clients, first_stats()))
+    return rows, (of_clients, None), errors
 
 
 @pytest.mark.parametrize("policy", ["kept", "frozen"])
@@ -296,7 +304,7 @@ def combines_heads(policy, attraction, epochs):
     of_head = problem.head_coordinates()
     server = problem.initial
     heads = [server] * CLIENTS
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     means = np.zeros((CLASSES, WIDTH))
     known = np.zeros(CLASSES)
@@ -316,31 +324,33 @@ def combines_heads(policy, attraction, epochs):
         counts = np.zeros(CLASSES)
         for k in range(CLIENTS):
             row = jnp.where(of_head, heads[k], server)
-            total, _, r = loop.class_sums(row, loop.evaluated(own[k], common), k)
+            total, _, r = loop.class_sums(row, loop.evaluated(of_clients[k], common), k)
             moments.append(total.ravel() / SAMPLES)
             variances.append((np.sum(r**2) / SAMPLES - moments[k] @ moments[k]) / SAMPLES)
-            stats = loop.start(own[k], common)
+            stats = loop.start(of_clients[k], common)
             before = (epochs + 1) * number
             for epoch in range(epochs):
                 row, stats = loop.steps(row, stats, k, before + epoch, mask=of_head)
-            row, own[k] = loop.steps(row, stats, k, before + epochs, loss, mask=~of_head)
+            row, of_clients[k] = loop.steps(row, stats, k, before + epochs, loss, mask=~of_head)
             rows.append(row)
-            of_client = loop.class_sums(row, own[k], k)
-            sums, counts = sums + of_client[0], counts + of_client[1]
+            of_client = loop.class_sums(row, of_clients[k], k)
+            sums = sums + of_client[0]
+            counts = counts + of_client[1]
         server = mean_of(rows)
-        common = mean_of(own)
+        common = mean_of(of_clients)
         products = np.array([[a @ b for a in moments] for b in moments])
         matrix = products + np.diag(variances)
         for k in range(CLIENTS):
             shares = on_simplex(matrix, products[k])
             heads[k] = sum(share * row for share, row in zip(shares, rows, strict=True))
-        means, known = sums / counts[:, None], np.ones(CLASSES)
+        means = sums / counts[:, None]
+        known = np.ones(CLASSES)
         models = [jnp.where(of_head, head, server) for head in heads]
-        errors.append(loop.errors(models, own, common))
-    return models, (own, common), errors
+        errors.append(loop.errors(models, of_clients, common))
+    return models, (of_clients, common), errors
 
 
-@pytest.mark.parametrize("policy", STATES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_fedpac_has_statistics_of_the_common_body(policy):
     algorithm = fl.algorithms.FedPAC(STEP, attraction=0.3, head_epochs=2, **SETTINGS)
     with default_promotion():
@@ -358,7 +368,7 @@ def learns_relations(policy, rate, attraction, annealing):
     cores = [start] * CLIENTS
     even = jnp.full(CLIENTS, 1 / CLIENTS)
     relations = [even] * CLIENTS
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     errors = []
     for number in range(ROUNDS):
@@ -367,7 +377,9 @@ def learns_relations(policy, rate, attraction, annealing):
         received = jnp.stack(cores)
         rows = []
         for k in range(CLIENTS):
-            models, p, stats = received, relations[k], loop.start(own[k], common)
+            models = received
+            p = relations[k]
+            stats = loop.start(of_clients[k], common)
             for step in range(STEPS):
                 first = (number * STEPS + step) * BATCH % SAMPLES
                 x, y = (jnp.asarray(a[k, first : first + BATCH]) for a in (X, Y))
@@ -375,14 +387,16 @@ def learns_relations(policy, rate, attraction, annealing):
                 by_relation = models @ gradient + strength * (p - even)
                 models = models.at[k].add(-STEP * p[k] * gradient)
                 p = p - rate * by_relation
-            own[k], relations[k], cores[k] = stats, p, models[k]
+            of_clients[k] = stats
+            relations[k] = p
+            cores[k] = models[k]
             rows.append(p @ models)
-        common = mean_of(own)
-        errors.append(loop.errors(rows, own, common))
-    return rows, (own, common), errors
+        common = mean_of(of_clients)
+        errors.append(loop.errors(rows, of_clients, common))
+    return rows, (of_clients, common), errors
 
 
-@pytest.mark.parametrize("policy", STATES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_apple_has_statistics_of_the_personal_models(policy):
     settings = {"attraction": 0.5, "annealing": 4}
     algorithm = fl.algorithms.APPLE(STEP, relationship_step_size=0.05, **settings, **SETTINGS)
@@ -396,7 +410,7 @@ def contrasts(policy, contrast, temperature):
     loop = TwoParts(policy)
     server = in_two_parts().initial
     lasts = [server] * CLIENTS
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     errors = []
 
@@ -415,14 +429,14 @@ def contrasts(policy, contrast, temperature):
                 apart = contrast * jnp.log1p(jnp.exp(nearer / temperature))
                 return jnp.mean(entropy(loop.head(row, r), y) + apart), stats
 
-            start = loop.start(own[k], common)
-            row, own[k] = loop.steps(server, start, k, number, loss)
+            start = loop.start(of_clients[k], common)
+            row, of_clients[k] = loop.steps(server, start, k, number, loss)
             rows.append(row)
         lasts = rows
         server = mean_of(rows)
-        common = mean_of(own)
-        errors.append(loop.errors([server] * CLIENTS, own, common))
-    return [server] * CLIENTS, (own, common), errors
+        common = mean_of(of_clients)
+        errors.append(loop.errors([server] * CLIENTS, of_clients, common))
+    return [server] * CLIENTS, (of_clients, common), errors
 
 
 @pytest.mark.parametrize("policy", ["averaged", "kept"])
@@ -447,7 +461,7 @@ def learns_from_a_generator(policy, algorithm, rate, distillation, key):
     numbers = jnp.split(algorithm.init(problem, None).generator, ends)
     generator = [a.reshape(shape) for a, shape in zip(numbers, shapes, strict=True)]
     frequency = np.zeros(CLASSES)
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     errors = []
 
@@ -468,7 +482,8 @@ def learns_from_a_generator(policy, algorithm, rate, distillation, key):
         rows = []
         for k in range(CLIENTS):
             labels, noise = drawn(jax.random.fold_in(of_round, k + 1), STEPS)
-            row, stats = server, loop.start(own[k], common)
+            row = server
+            stats = loop.start(of_clients[k], common)
             for step in range(STEPS):
                 amount = distillation if number else 0.0
 
@@ -489,7 +504,7 @@ def learns_from_a_generator(policy, algorithm, rate, distillation, key):
                 x, y = (jnp.asarray(a[k, first : first + BATCH]) for a in (X, Y))
                 gradient, stats = jax.grad(loss, has_aux=True)(row, stats, x, y)
                 row = row - STEP * gradient
-            own[k] = stats
+            of_clients[k] = stats
             rows.append(row)
         frequency = np.bincount(Y.ravel(), minlength=CLASSES) / Y.size
         labels, noise = drawn(jax.random.fold_in(of_round, 0), algorithm.generator_steps)
@@ -502,13 +517,13 @@ def learns_from_a_generator(policy, algorithm, rate, distillation, key):
             gradient = jax.grad(ensemble_loss)(generator)
             generator = [a - rate * g for a, g in zip(generator, gradient, strict=True)]
         server = mean_of(rows)
-        common = mean_of(own)
-        errors.append(loop.errors([server] * CLIENTS, own, common))
-    return [server] * CLIENTS, (own, common), errors
+        common = mean_of(of_clients)
+        errors.append(loop.errors([server] * CLIENTS, of_clients, common))
+    return [server] * CLIENTS, (of_clients, common), errors
 
 
-@pytest.mark.parametrize("policy", STATES)
-def test_what_fedgen_generates_moves_no_statistics(policy):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_generated_representations_of_fedgen_move_no_statistics(policy):
     algorithm = fl.algorithms.FedGen(
         STEP, generator_step_size=0.2, distillation=0.7, **GENERATOR, **SETTINGS
     )
@@ -525,7 +540,7 @@ def has_two_heads(policy):
     server = problem.initial
     of_head = problem.head_coordinates()
     heads = [jnp.zeros(len(server))] * CLIENTS
-    own = [first_stats()] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     errors = []
     for number in range(ROUNDS):
@@ -541,16 +556,16 @@ def has_two_heads(policy):
                 return jnp.mean(losses), moved
 
             mask = jnp.stack([jnp.ones(len(server)), of_head])
-            start = loop.start(own[k], common)
+            start = loop.start(of_clients[k], common)
             pair = jnp.stack([server, heads[k]])
-            pair, own[k] = loop.steps(pair, start, k, number, loss, mask)
+            pair, of_clients[k] = loop.steps(pair, start, k, number, loss, mask)
             rows.append(pair[0])
             heads[k] = pair[1]
         server = mean_of(rows)
-        common = mean_of(own)
+        common = mean_of(of_clients)
         models = [server + head for head in heads]
-        errors.append(loop.errors(models, own, common))
-    return models, (own, common), errors
+        errors.append(loop.errors(models, of_clients, common))
+    return models, (of_clients, common), errors
 
 
 @pytest.mark.parametrize("policy", ["averaged", "kept"])
@@ -560,7 +575,7 @@ def test_fedrod_has_statistics_of_the_common_body(policy):
     agree(fl.algorithms.FedROD(STEP, **SETTINGS), policy, *expected)
 
 
-# -------------------------------------------------------------------- what is read, what is refused
+# --------------------------------------------------------------- representations, refusals, traffic
 
 
 def dropped_body(parameters, stats, x, key):
@@ -656,7 +671,7 @@ def normalizing_head():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(make, text):
+def test_combinations_are_refused(make, text):
     with pytest.raises(ValueError, match=text):
         make()
 
@@ -676,7 +691,7 @@ def test_variance_reduction_says_why_it_needs_samples_apart(method):
     ring = fl.graphs.ring(CLIENTS)
     with pytest.raises(ValueError, match="a sample's gradient depends on its batch"):
         fl.Simulation(problem_of(state="kept"), algorithm, network=ring)
-    with pytest.raises(ValueError, match="a sample's gradient depends on what is drawn"):
+    with pytest.raises(ValueError, match="a sample's gradient depends on random draws"):
         fl.Simulation(problem_of(Dropped()), algorithm, network=ring)
     fl.Simulation(problem_of(state="frozen"), algorithm, network=ring)
 

@@ -188,12 +188,12 @@ class IFCA(Algorithm):
             )
         else:
             models = server - step_size * arrived.total
-        own = problem.state_policy == "kept"
-        states = () if own else networks.after
-        if own:
+        is_kept = problem.state_policy == "kept"
+        states = () if is_kept else networks.after
+        if is_kept:
             problem = problem.with_state(networks.after)
         after = _assigned(problem, models.reshape(state.models.shape), states)
-        of_clients = networks.after if own else jax.tree.map(lambda a: a[after.choice], states)
+        of_clients = networks.after if is_kept else jax.tree.map(lambda a: a[after.choice], states)
         now.personal_networks.assign(of_clients)
         return after
 
