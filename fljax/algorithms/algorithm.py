@@ -60,6 +60,8 @@ class Needs:
         multiplies it there.
       trains: whether clients take steps of training (``self.learn``), in which a network may draw
         random numbers, as dropout does, or be normalized by the batch.
+      compares_samples: whether it compares gradients of the same samples at several models, as
+        variance reduction does, which rests on samples whose gradients are functions of the model.
       networks: which networks clients may have, if there are several: ``"one"``, all the same;
         ``"nested"``, parts of the widest one (:func:`fljax.models.nested`); ``"different"``
         (:func:`fljax.models.several`); ``"any"`` of these.
@@ -99,6 +101,7 @@ class Needs:
     uploads: tuple[str, ...] = ("models",)
     masked: bool = False
     trains: bool = False
+    compares_samples: bool = False
     networks: str = "one"
     adapters: bool = False
     hierarchical: bool = False
@@ -124,6 +127,7 @@ _NOT_DRAWING = frozenset(
             "has_start",
             "one_by_one",
             "has_personal_networks",
+            "common_models",
             "walks",
             "optimum",
             "weights",
@@ -169,6 +173,8 @@ class Algorithm:
       has_personal_networks: whether clients train personal models in addition to the common one,
         and metrics evaluate these; networks then have a state for each of both models
         (``now.personal_networks``).
+      common_models: how many models a server trains, each of participants of its own; networks
+        then have a state for each (``now.networks.among``).
       counts_work: whether :meth:`work` and :meth:`gradients_per_step` say what every round
         computes, as a clock needs to know.
       walks: how many models go from peer to peer (``now.clock.go_on_at``); ``None``: each peer has
@@ -234,6 +240,7 @@ class Algorithm:
     has_start: Any = False
     one_by_one: Any = False
     has_personal_networks: Any = False
+    common_models: Any = 1  # int
     walks: Any = None  # int
 
     def __init_subclass__(cls) -> None:

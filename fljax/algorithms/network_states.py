@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax._core.module import float_dtype
 from fljax._core.numerics import with_trailing_axes
@@ -27,8 +27,8 @@ class States(NamedTuple):
     """The networks' states between rounds: of the models trained for the server, and of personal
     models.
 
-    Leaves are ``[K, ...]`` if each client has its own state, ``[1, ...]`` if all have the average;
-    ``()`` if nothing changes.
+    Leaves are ``[K, ...]`` if each client has its own state, ``[1, ...]`` if all have the average,
+    ``[Q, ...]`` if there are several common models; ``()`` if nothing changes.
     """
 
     common: PyTree
@@ -54,6 +54,18 @@ class NetworkStates:
         self._policy = policy
         self._key = key
         self._moved: PyTree = None  # of the participants, after their first sequence of steps
+        self._groups: Array | None = None  # [M]  the common model of each participant
+
+    def among(self, groups: Int[Array, " chosen"]) -> None:
+        """Say which of several common models each participant trains: the states of each model are
+        averaged over its own participants.
+        """
+        self._groups = groups
+
+    def assign(self, state: PyTree) -> None:
+        """Give clients the states of models that they did not train, ``[K, ...]`` each."""
+        if self._problem.mixes_samples:
+            self.after = state
 
     def of(self, participants: Participants) -> Training | None:
         """Return the inputs of the participants' steps; ``None`` if training and evaluation are the
@@ -73,6 +85,8 @@ class NetworkStates:
         if self._policy == "kept":
             return participants.take(self.before)
         state = self.before if self._policy == "averaged" else self._problem.initial_state()
+        if self._policy == "averaged" and self._groups is not None:
+            return jax.tree.map(lambda a: a[self._groups], state)
         count = len(participants.here)
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), state)
 
@@ -94,44 +108,75 @@ class NetworkStates:
         if self._policy == "kept":
             self.after = jax.tree.map(participants.put, self.before, state)
             return
-        shares = participants.here.astype(float_dtype())
-        shares = shares if weights is None else shares * weights
-        total = jnp.sum(shares)
-        shares = shares / jnp.where(total > 0, total, 1)
+        if self._groups is None:
+            self.after = _averaged(participants.here, weights, self.before, state)
+            return
 
-        def averaged(before: Array, new: Array) -> Array:
-            if not jnp.issubdtype(new.dtype, jnp.floating):  # counters, and flags of first use
-                participates = with_trailing_axes(participants.here, new)
-                return jnp.max(jnp.where(participates, new, before), axis=0, keepdims=True)
-            mean = jnp.sum(with_trailing_axes(shares.astype(new.dtype), new) * new, axis=0)
-            return jnp.where(total > 0, mean[None], before)
+        def of_model(number: Array, before: PyTree) -> PyTree:
+            trains = participants.here & (self._groups == number)
+            before = jax.tree.map(lambda a: a[None], before)
+            return jax.tree.map(lambda a: a[0], _averaged(trains, weights, before, state))
 
-        self.after = jax.tree.map(averaged, self.before, state)
+        models = jnp.arange(len(jax.tree.leaves(self.before)[0]), dtype=jnp.int32)
+        self.after = jax.vmap(of_model)(models, self.before)
+
+    def evaluating(self, part: Any) -> Any:
+        """The participants' problem, evaluated with their networks' states after their steps."""
+        return part if self._moved is None else part.with_state(self._moved)
 
     @property
-    def sent(self) -> tuple[int, bool]:
+    def sent(self) -> tuple[int, int]:
         """The number of a state's entries that each participant sends in addition to its message,
-        and whether it receives as many.
+        and of those that it receives.
         """
         if self._policy not in ("averaged", "reset"):
-            return 0, False
-        numbers = sum(leaf[0].size for leaf in jax.tree.leaves(self.before))
-        return numbers, self._policy == "averaged"
+            return 0, 0
+        leaves = jax.tree.leaves(self.before)
+        received = sum(leaf.size for leaf in leaves) if self._policy == "averaged" else 0
+        return sum(leaf[0].size for leaf in leaves), received
 
 
-def states_at_start(problem: Any, has_personal: bool) -> States:
+def _averaged(
+    trains: Bool[Array, " chosen"],
+    weights: Float[Array, " chosen"] | None,
+    before: PyTree,
+    state: PyTree,
+) -> PyTree:
+    """The average of the states of those who train, ``[1, ...]`` each; the state before if nobody
+    does.
+    """
+    shares = trains.astype(float_dtype())
+    shares = shares if weights is None else shares * weights
+    total = jnp.sum(shares)
+    shares = shares / jnp.where(total > 0, total, 1)
+
+    def average(before: Array, new: Array) -> Array:
+        if not jnp.issubdtype(new.dtype, jnp.floating):  # counters, and flags of first use
+            of_training = jnp.where(with_trailing_axes(trains, new), new, before)
+            return jnp.max(of_training, axis=0, keepdims=True)
+        mean = jnp.sum(with_trailing_axes(shares.astype(new.dtype), new) * new, axis=0)
+        return jnp.where(total > 0, mean[None], before)
+
+    return jax.tree.map(average, before, state)
+
+
+def states_at_start(problem: Any, has_personal: bool, common_models: int = 1) -> States:
     """The networks' states before the first round.
 
     Args:
       problem: of the clients.
       has_personal: whether clients also have personal models, each with a state of its own.
+      common_models: how many common models there are.
     """
     if not problem.mixes_samples:
         return States((), ())
     state = problem.initial_state()
-    of_clients = jax.tree.map(lambda a: jnp.broadcast_to(a, (problem.clients, *a.shape[1:])), state)
-    common = of_clients if problem.state_policy == "kept" else state
-    return States(common, of_clients if has_personal else ())
+
+    def repeated(times: int) -> PyTree:
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (times, *a.shape[1:])), state)
+
+    common = repeated(problem.clients if problem.state_policy == "kept" else common_models)
+    return States(common, repeated(problem.clients) if has_personal else ())
 
 
 def states_after(now: Any) -> States:

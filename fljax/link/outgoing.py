@@ -511,17 +511,16 @@ class OutgoingMessages:
             bits = numbers * self._stages.masks.width(dtype)
         self._count(messages.astype(jnp.int32), numbers, up=bits)
 
-    def count_beside(self, senders: Array, numbers: int, received: bool) -> None:
+    def count_beside(self, senders: Array, numbers: int, received: int) -> None:
         """Count numbers that clients send in addition to their messages, such as running means.
 
         Args:
           senders: how many clients.
           numbers: of each.
-          received: whether each was sent as many.
+          received: how many each was sent.
         """
-        bits = WORD * numbers
-        down = bits if received else 0
-        counts = (wide(senders, n) for n in (0, numbers * (1 + received), bits, down))
+        both = numbers + received
+        counts = (wide(senders, n) for n in (0, both, WORD * numbers, WORD * received))
         self.traffic = self.traffic.plus(Traffic(*counts))
 
     def _count_varying(

@@ -191,7 +191,7 @@ def headed(body: Architecture, head: Architecture) -> Architecture:
     Raises:
       TypeError: not networks of :mod:`fljax.models`.
       ValueError: samples that do not fit, a representation that is not a row for each sample, or
-        parts that keep a state beside their parameters, once the network meets a problem's samples.
+        a head that keeps a state beside its parameters, once the network meets a problem's samples.
 
     Example:
       >>> import flax.linen as nn, fljax as fl
@@ -287,33 +287,45 @@ class _Headed(Architecture):
     def init(self, key: Array, features: Array) -> Any:
         k_body, k_head = jax.random.split(key)
         body = self.body.init(k_body, features)
-        representation = self.body.apply(body, features)
-        if jax.tree.leaves(self.init_state(key, features)):
+        representation = self.body.evaluate(body, self.body.init_state(k_body, features), features)
+        if jax.tree.leaves(self.last.init_state(k_head, representation)):
             raise ValueError(
-                "the parts of a network with a head keep something beside their parameters, such "
-                "as running statistics, which representations do not know; normalize by groups or "
-                "layers."
+                "the head of a network keeps something beside its parameters, such as running "
+                "statistics, and it also reads representations that are of no batch; normalize in "
+                "the body."
             )
         return {"body": body, "head": self.last.init(k_head, representation)}
 
     def init_state(self, key: Array, features: Array) -> Any:
         k_body, k_head = jax.random.split(key)
-        representation = self.body.apply(self.body.init(k_body, features), features)
-        return {
-            "body": self.body.init_state(k_body, features),
-            "head": self.last.init_state(k_head, representation),
-        }
+        state = self.body.init_state(k_body, features)
+        representation = self.body.evaluate(self.body.init(k_body, features), state, features)
+        return {"body": state, "head": self.last.init_state(k_head, representation)}
 
     def train(
         self, parameters: PyTree, state: PyTree, features: Array, key: Array
     ) -> tuple[Array, PyTree]:
-        k_body, k_head = jax.random.split(key)
-        representation, _ = self.body.train(parameters["body"], state["body"], features, k_body)
+        representation, state = self.represent_in_training(parameters, state, features, key)
+        k_head = jax.random.split(key)[1]
         predictions, _ = self.last.train(parameters["head"], state["head"], representation, k_head)
         return predictions, state
 
+    def evaluate(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        representation = self.represent_in_evaluation(parameters, state, features)
+        return self.last.evaluate(parameters["head"], state["head"], representation)
+
     def represent(self, parameters: PyTree, features: Array) -> Array:
         return self.body.apply(parameters["body"], features)
+
+    def represent_in_training(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Array, PyTree]:
+        k_body = jax.random.split(key)[0]
+        representation, body = self.body.train(parameters["body"], state["body"], features, k_body)
+        return representation, {**state, "body": body}
+
+    def represent_in_evaluation(self, parameters: PyTree, state: PyTree, features: Array) -> Array:
+        return self.body.evaluate(parameters["body"], state["body"], features)
 
     def head(self, parameters: PyTree, representation: Array) -> Array:
         return self.last.apply(parameters["head"], representation)

@@ -34,7 +34,8 @@ class Architecture:
 
     A network whose training and evaluation differ, as with dropout or batch normalization, also has
     :meth:`train` and :meth:`evaluate`; and :meth:`init_state` if it has a state in addition to its
-    parameters, such as running means.
+    parameters, such as running means. If it declares its representation, it also has
+    :meth:`represent_in_training` and :meth:`represent_in_evaluation`, and a head without a state.
 
     Attributes:
       head_paths: a regular expression that matches the paths of the parameters that only
@@ -119,6 +120,18 @@ class Architecture:
                 type(self), "represent", "its representation of some samples"
             )
         )
+
+    def represent_in_training(
+        self, parameters: PyTree, state: PyTree, features: Array, key: Array
+    ) -> tuple[Float[Array, "samples width"], PyTree]:
+        """Representations of a batch in training, and the state after it, as in :meth:`train`."""
+        return self.represent(parameters, features), state
+
+    def represent_in_evaluation(
+        self, parameters: PyTree, state: PyTree, features: Array
+    ) -> Float[Array, "samples width"]:
+        """Representations of samples apart from training, as in :meth:`evaluate`."""
+        return self.represent(parameters, features)
 
     def head(self, parameters: PyTree, representation: Float[Array, "samples width"]) -> Array:
         """Predictions ``[N, ...]`` from representations ``[N, R]``."""

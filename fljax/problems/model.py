@@ -1320,15 +1320,20 @@ class Model(Problem):
 
     def _outputs(self, row: Float[Array, " dim"], features: Array, context: PyTree = None) -> Array:
         """Predictions of one model for some samples."""
+        return self._read("evaluate", "train", row, features, context)
+
+    def _read(
+        self, evaluates: str, trains: str, row: Array, features: Array, context: PyTree
+    ) -> Array:
+        """The values of one of two methods of the network: in evaluation, or in training."""
         if context is not None and context.key is not None:
-            return self._trained(row, features, context)[0]
+            return self._trained(row, features, context, trains, evaluates)[0]
         if self.has_state:
             state = _first(self.initial_state()) if context is None else context.state
 
         def evaluate(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
-            if not self.has_state:
-                return network.evaluate(parameters, self._no_state_of(network), inputs)
-            return network.evaluate(parameters, state, inputs)
+            given = state if self.has_state else self._no_state_of(network)
+            return getattr(network, evaluates)(parameters, given, inputs)
 
         return self._computed(evaluate, row, features, context)
 
@@ -1343,8 +1348,12 @@ class Model(Problem):
         row: Float[Array, " dim"],
         features: Array,
         context: NetworkContext | _CollectedState,
+        trains: str = "train",
+        evaluates: str = "evaluate",
     ) -> tuple[Array, PyTree]:
-        """Predictions of one model for a batch in training, and its state afterwards."""
+        """Predictions of one model for a batch in training, or other values by these methods of the
+        network, and its state afterwards.
+        """
         assert context.key is not None
         key, augment_key = jax.random.split(context.key)
         if self.augment is not None:
@@ -1354,11 +1363,13 @@ class Model(Problem):
 
         def train(network: Architecture, parameters: PyTree, inputs: Array) -> tuple[Array, PyTree]:
             if self.state == "frozen":
-                return network.evaluate(parameters, context.state, inputs), context.state
+                values = getattr(network, evaluates)(parameters, context.state, inputs)
+                return values, context.state
+            method = getattr(network, trains)
             if len(self.networks) > 1:
                 none = self._no_state_of(network)
-                return network.train(parameters, none, inputs, key)[0], context.state
-            return network.train(parameters, context.state, inputs, key)
+                return method(parameters, none, inputs, key)[0], context.state
+            return method(parameters, context.state, inputs, key)
 
         predictions, state = self._computed(train, row, features, context)
         state = jax.tree.map(lambda a, b: a.astype(b.dtype), state, context.state)
@@ -1369,10 +1380,8 @@ class Model(Problem):
     def _representation(
         self, row: Float[Array, " dim"], features: Array, context: PyTree = None
     ) -> Array:
-        def represent(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
-            return network.represent(parameters, inputs)
-
-        return self._computed(represent, row, features, context)
+        methods = ("represent_in_evaluation", "represent_in_training")
+        return self._read(*methods, row, features, context)
 
     def head(
         self,

@@ -1291,6 +1291,21 @@ class Problem:
         """The mask of the parameters of the head, ``[D]`` booleans; all, of linear predictions."""
         return np.ones(self.dim, bool)
 
+    def body_and_head(self) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
+        """The indices of the parameters of the body and of the head, as :meth:`head_coordinates`
+        has them.
+
+        Example:
+          >>> import jax, fljax as fl
+          >>> data = fl.problems.softmax(jax.random.key(0), clients=4, samples=9, dim=2, classes=3)
+          >>> network = fl.models.mlp(3, hidden=[1])
+          >>> body, head = fl.problems.Model.of(data, network, jax.random.key(1)).body_and_head()
+          >>> body.tolist(), head.tolist()
+          ([0, 1, 2], [3, 4, 5, 6, 7, 8])
+        """
+        mask = self.head_coordinates()
+        return np.flatnonzero(~mask).astype(np.int32), np.flatnonzero(mask).astype(np.int32)
+
     def class_counts(self) -> Int[Array, "clients classes"]:
         """Number of samples of each class at each client, ``[K, C]``.
 

@@ -26,6 +26,7 @@ from fljax.link import (
 )
 from fljax.link.aggregation import Aggregator
 from fljax.link.attacks import Attack
+from fljax.models.architecture import Architecture
 from fljax.models.low_rank import LowRank
 from fljax.participation.patterns import Pattern
 from fljax.participation.selectors import ByLoss, Everyone, Selector
@@ -280,9 +281,34 @@ def _unmet_networks(needs: Needs, problem: Any) -> Iterator[Unmet]:
         yield Unmet(f"{rests}, and these clients have {kind} ones ({made[kind]}).", True)
 
 
+def _represents_by_state(problem: Any) -> bool:
+    """Whether the network's representations follow from its state."""
+    network = type(problem.architecture)
+    return (
+        network.represent_in_training is not Architecture.represent_in_training
+        and network.represent_in_evaluation is not Architecture.represent_in_evaluation
+    )
+
+
 def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     """The requirements of networks with dropout, augmentation or a state."""
     problem = cast(Problem, simulation.problem)
+    if problem.mixes_samples and needs.compares_samples:
+        yield Unmet(
+            "reduces variance by comparing a sample's gradients at several models, and with batch "
+            "normalization a sample's gradient depends on its batch; normalize by groups or "
+            "layers, or freeze the statistics, state='frozen'.",
+            True,
+        )
+        return
+    if problem.trains_apart and needs.compares_samples:
+        yield Unmet(
+            "reduces variance by comparing a sample's gradients at several models, and with "
+            "dropout or augmentation a sample's gradient depends on random draws; leave these "
+            "out.",
+            True,
+        )
+        return
     if problem.trains_apart and not needs.trains:
         yield Unmet(
             "takes no steps of training, in which a network with dropout, augmentation or batch "
@@ -301,6 +327,13 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     if needs.representation and problem.is_random:
         yield Unmet(
             "reads a network's representation of samples, which has no dropout; leave it out.", True
+        )
+    if needs.representation and problem.state_policy and not _represents_by_state(problem):
+        yield Unmet(
+            "reads a network's representation of samples, which follows from its state where it "
+            "has one; give the network's class represent_in_training and represent_in_evaluation, "
+            "or make it of two parts with fljax.models.headed(body, head).",
+            False,
         )
     if not problem.mixes_samples:
         return

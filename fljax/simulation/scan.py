@@ -210,7 +210,11 @@ def begin(simulation: Simulation, prepared: Prepared, key: Array) -> Carry:
             counted=problem.dim if _counts_steps(simulation) else None,
         ),
         dict.fromkeys(_quantities_of_round(simulation), missing),
-        states_at_start(problem, simulation.algorithm.has_personal_networks),
+        states_at_start(
+            problem,
+            simulation.algorithm.has_personal_networks,
+            simulation.algorithm.common_models,
+        ),
         _clock_at_start(simulation, prepared, key_of(zeroth, "clock"), state.model),
     )
 
@@ -302,7 +306,11 @@ def make_round(
         prepared.receivers,
     )
     if problem.state_policy is not None:
-        problem = problem.with_state(carry.networks.common or problem.initial_state())
+        # With several common models a client's personal state is that of the one it evaluates.
+        states = carry.networks.common
+        if simulation.algorithm.common_models > 1 and carry.networks.personal:
+            states = carry.networks.personal
+        problem = problem.with_state(states or problem.initial_state())
     now = Round(round, problem, network, link, changing, carry.networks)
     now.clock = clock
     return now, stream, availability

@@ -23,6 +23,6 @@ def work_of(simulation: Parts, problem: Any) -> Work:
     if getattr(problem, "state_policy", None) == "averaged":  # running statistics, both ways
         numbers = sum(leaf.size for leaf in jax.tree.leaves(problem.initial_state()))
         bits_up += WORD * numbers
-        bits_down += WORD * numbers
+        bits_down += WORD * numbers * algorithm.common_models
     gradients = algorithm.gradients_per_step(separate)
     return Work(steps, samples, float(bits_up), float(bits_down), gradients)

@@ -29,7 +29,7 @@ class DESTRESSState(NamedTuple):
     mixing: Combination  # the doubly stochastic weights
 
 
-@algorithm("DESTRESS", "li2022destress", Needs(directed=True))
+@algorithm("DESTRESS", "li2022destress", Needs(directed=True, compares_samples=True))
 @module
 class DESTRESS(SmallBatchPeer):
     r"""Decentralized stochastic recursive gradients, with random activation and extra mixing.

@@ -110,7 +110,7 @@ class EstimateTracking(SmallBatchPeer):
         raise NotImplementedError
 
 
-@algorithm("GT-SAGA", "xin2020", Needs(directed=True))
+@algorithm("GT-SAGA", "xin2020", Needs(directed=True, compares_samples=True))
 @module
 class GTSAGA(EstimateTracking):
     r"""Gradient tracking with SAGA's variance-reduced gradient estimates (GT-SAGA).
@@ -167,7 +167,7 @@ class GTSAGA(EstimateTracking):
         return saga_estimate(now.problem, memory, model, batch.rows[:, 0])
 
 
-@algorithm("GT-SVRG", "xin2020", Needs(directed=True))
+@algorithm("GT-SVRG", "xin2020", Needs(directed=True, compares_samples=True))
 @module
 class GTSVRG(EstimateTracking):
     r"""Gradient tracking with estimates corrected by periodic full gradients (GT-SVRG).
@@ -227,7 +227,7 @@ class GTSVRG(EstimateTracking):
         return part.gradient(model) - part.gradient(memory.model) + memory.gradient, memory
 
 
-@algorithm("GT-SARAH", "xin2022", Needs(directed=True))
+@algorithm("GT-SARAH", "xin2022", Needs(directed=True, compares_samples=True))
 @module
 class GTSARAH(GTSVRG):
     r"""Gradient tracking with recursive gradient estimates (GT-SARAH).

@@ -35,7 +35,7 @@ class _CombinedUpdates(EstimateTracking):
         return GTSAGAState(model, tracker, estimate, memory, state.mixing)
 
 
-@algorithm("GT-VR", "jiang2023", Needs(directed=True))
+@algorithm("GT-VR", "jiang2023", Needs(directed=True, compares_samples=True))
 @module
 class GTVR(_CombinedUpdates):
     r"""Gradient tracking with full gradients at random rounds, and all updates combined (GT-VR).
@@ -106,7 +106,7 @@ class GTVR(_CombinedUpdates):
         )
 
 
-@algorithm("ATC-GT-SAGA", "xin2022saga", Needs(directed=True))
+@algorithm("ATC-GT-SAGA", "xin2022saga", Needs(directed=True, compares_samples=True))
 @module
 class ATCGTSAGA(_CombinedUpdates):
     r"""GT-SAGA in the form of 2022, for nonconvex sums: all updates are combined.

@@ -147,7 +147,7 @@ class LTADMM(_LocalTraining):
         return estimate, None
 
 
-@algorithm("LT-ADMM-VR", "ren2025", Needs())
+@algorithm("LT-ADMM-VR", "ren2025", Needs(compares_samples=True))
 @module
 class LTADMMVR(_LocalTraining):
     r"""LT-ADMM with variance-reduced gradient estimates (LT-ADMM-VR).

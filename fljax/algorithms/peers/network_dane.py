@@ -187,7 +187,7 @@ class _StochasticSteps(_SubproblemTracking):
         return lambda step: taken(now.problem, everyone.numbers, batch, step)
 
 
-@algorithm("Network-SVRG", "li2020network", Needs(directed=True))
+@algorithm("Network-SVRG", "li2020network", Needs(directed=True, compares_samples=True))
 @module
 class NetworkSVRG(_StochasticSteps):
     r"""Network-DANE with stochastic variance-reduced steps (Network-SVRG).
@@ -243,7 +243,7 @@ class NetworkSVRG(_StochasticSteps):
         return jax.lax.fori_loop(0, self.local_steps, local_step, combined)
 
 
-@algorithm("Network-SARAH", "li2020network", Needs(directed=True))
+@algorithm("Network-SARAH", "li2020network", Needs(directed=True, compares_samples=True))
 @module
 class NetworkSARAH(_StochasticSteps):
     r"""Network-DANE with recursive stochastic steps (Network-SARAH).

@@ -26,7 +26,7 @@ class APPLEState(NamedTuple):
     relation: Array  # [K, K]  p_k, a client's in its row
 
 
-@algorithm("APPLE", "luo2022", Needs(None, absent=True))
+@algorithm("APPLE", "luo2022", Needs(None, absent=True, trains=True))
 @module
 class APPLE(Averaging):
     r"""Personal models are combinations of all clients' core models, with weights that are learned.
@@ -62,6 +62,9 @@ class APPLE(Averaging):
     each; the paper also limits how many are downloaded. Individual models are used and stored, so
     secure summation is not possible. Nothing bounds :math:`p_k`, whose entries may be negative and
     need not sum to one.
+
+    Running statistics are those of the personal models and take no part in the combinations: in
+    PFLlib clients keep them (``Model(state="kept")``); otherwise the server averages them.
 
     Sources differ. The gradients are of the objective, as in the paper. PFLlib takes the mean
     over parameters instead of the inner product, and core models take steps :math:`K` times as
@@ -132,12 +135,15 @@ class APPLE(Averaging):
         progress = jnp.minimum(now.number, self.annealing).astype(core.dtype) / self.annealing
         strength = self.attraction * (1 + jnp.cos(jnp.pi * progress)) / 2
 
+        def personal(variables: Array, is_own: Array) -> Array:
+            return _personal_models(variables[:, :dim], variables[:, dim:], cores, is_own)
+
         # Core models and relations are trained as one row of variables, with their step sizes in
         # the gradient and a unit step.
         def gradients(part: Problem, variables: Array, is_own: Array) -> Array:
             core = variables[:, :dim]
             relation = variables[:, dim:]
-            gradient = part.gradient(_personal_models(core, relation, cores, is_own))
+            gradient = part.gradient(personal(variables, is_own))
             by_core = _own_weight(is_own, relation) * gradient
             along_core = jnp.sum(gradient * core, axis=1, keepdims=True)
             along_others = jnp.matmul(gradient, cores.T, precision=HIGHEST)
@@ -149,7 +155,13 @@ class APPLE(Averaging):
         start = jnp.concatenate([core, relation], axis=1)
         unit_step = jnp.ones((), core.dtype)
         learned = self.learn(
-            now, cohort, start, step=unit_step, direction=gradients, context=is_own
+            now,
+            cohort,
+            start,
+            step=unit_step,
+            direction=gradients,
+            context=is_own,
+            whole=personal,
         ).model
         core = learned[:, :dim]
         relation = learned[:, dim:]

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.module import field, module, replace, static
@@ -114,21 +113,21 @@ class FedAS(Averaging):
         checks.count("alignment_epochs", self.alignment_epochs)
 
     def message_size_of(self, problem: Problem) -> int:
-        return len(_body_indices(problem)) + 1
+        return len(problem.body_and_head()[0]) + 1
 
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
-        return self.message_size_of(problem), len(_body_indices(problem))
+        return self.message_size_of(problem), len(problem.body_and_head()[0])
 
     def gradients_per_step(self, problem: object) -> float:
         return self.alignment_epochs + 1.0
 
     def init(self, problem: Problem, network: Network) -> FedASState:
-        return FedASState(start_models(problem), server_start(problem)[_body_indices(problem)])
+        return FedASState(start_models(problem), server_start(problem)[problem.body_and_head()[0]])
 
     def step(self, state: FedASState, now: Round) -> FedASState:
         cohort = self.invite(now, state.model, draws=self.alignment_epochs + 1)
         participants = cohort.participants
-        body = _body_indices(now.problem)
+        body = now.problem.body_and_head()[0]
         server = now.link.publish(state.server, cohort.active)
         before = participants.take(state.model)
 
@@ -172,10 +171,6 @@ class FedAS(Averaging):
             return learned.model, None
 
         return jax.lax.scan(epoch, model, batches, length=self.alignment_epochs)[0]
-
-
-def _body_indices(problem: Problem) -> Int[np.ndarray, " body"]:
-    return np.flatnonzero(~problem.head_coordinates()).astype(np.int32)
 
 
 def _prototypes(

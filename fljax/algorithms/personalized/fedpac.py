@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.linalg import simplex_minimizers
@@ -36,7 +36,7 @@ class FedPACState(NamedTuple):
 @algorithm(
     "FedPAC",
     "xu2023",
-    Needs(None, absent=True, classes=True, representation=True),
+    Needs(None, absent=True, classes=True, representation=True, trains=True),
 )
 @module
 class FedPAC(Averaging):
@@ -87,8 +87,10 @@ class FedPAC(Averaging):
     mean square, as in the authors' code. In that code a class without centroid pulls toward a
     client's own mean of before its steps, heads have a step size of their own, weights
     :math:`\alpha` below 0.001 are zero, and eigenvalues below 0.01 of a quadratic that rounding
-    made indefinite are left out. Here a :math:`V_k` that noise or compression makes negative counts
-    as zero.
+    made indefinite are left out. Running statistics are part of the common body and move in the
+    steps of heads and bodies alike, as in PFLlib, whose clients keep them; moments and sums are
+    those of the network in evaluation, with the statistics before and after the steps. Here a
+    :math:`V_k` that noise or compression makes negative counts as zero.
 
     Args:
       step_size: :math:`\mu` of both, as in :class:`~fljax.algorithms.FedAvg`, which also has the
@@ -137,7 +139,7 @@ class FedPAC(Averaging):
 
     def init(self, problem: Problem, network: Network) -> FedPACState:
         start = start_models(problem)
-        (body, _) = _body_and_head(problem)
+        body = problem.body_and_head()[0]
         common = jnp.mean(start[:, body], axis=0)
         means = jnp.zeros(_size(problem), problem.dtype)
         model = start.at[:, body].set(common[None])
@@ -149,7 +151,7 @@ class FedPAC(Averaging):
     def step(self, state: FedPACState, now: Round) -> FedPACState:
         cohort = self.invite(now, state.model, draws=self.head_epochs + 1)
         participants = cohort.participants
-        body, head = _body_and_head(now.problem)
+        body, head = now.problem.body_and_head()
         classes, width = state.means.shape
         centroids = [state.means, state.known[:, None].astype(state.means.dtype)]
         broadcast = jnp.concatenate([state.body, jnp.concatenate(centroids, 1).reshape(-1)])
@@ -161,7 +163,7 @@ class FedPAC(Averaging):
         part = participants.of(now.problem)
         moments, variance = _moments(part, start)
         local = self._train_participants(now, cohort, start, centroids)
-        sums = _sums(part, local)
+        sums = _sums(now.networks.evaluating(part), local)
         pieces = [local, sums, moments, variance]
         message = jnp.concatenate([piece.reshape(len(local), -1) for piece in pieces], axis=1)
         message = now.link.send(message, clients=participants.numbers, sending=cohort.active)
@@ -190,7 +192,7 @@ class FedPAC(Averaging):
         self, now: Round, cohort: Cohort, start: Array, centroids: Array
     ) -> Float[Array, "chosen dim"]:
         """The participants' models after the steps of their heads, then of their bodies."""
-        body, head = _body_and_head(now.problem)
+        body, head = now.problem.body_and_head()
         # One set of batches for each epoch of the heads, and the last one for the bodies.
         batches = cohort.batch
         last = None
@@ -202,8 +204,11 @@ class FedPAC(Averaging):
         def train_part(
             model: Array, indices: np.ndarray, direction: Direction, batch: PyTree
         ) -> Array:
+            def whole(variables: Array, model: Array) -> Array:
+                return model.at[:, indices].set(variables)
+
             def part_gradient(part: Problem, variables: Array, model: Array) -> Array:
-                return direction(part, model.at[:, indices].set(variables), ())[:, indices]
+                return direction(part, whole(variables, model), ())[:, indices]
 
             learned = self.learn(
                 now,
@@ -213,6 +218,7 @@ class FedPAC(Averaging):
                 direction=part_gradient,
                 context=model,
                 layouts=[now.problem.layout.part(indices)],
+                whole=whole,
             )
             return model.at[:, indices].set(learned.model)
 
@@ -228,14 +234,13 @@ class FedPAC(Averaging):
         def head_epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
             return train_part(model, head, along_gradient, batch), None
 
-        model = jax.lax.scan(head_epoch, start, batches, length=self.head_epochs)[0]
+        model = start
+        if now.problem.trains_apart:  # an epoch begins with the statistics of the one before
+            for epoch in range(self.head_epochs):
+                model, _ = head_epoch(model, jax.tree.map(itemgetter(epoch), batches))
+        else:
+            model, _ = jax.lax.scan(head_epoch, model, batches, length=self.head_epochs)
         return train_part(model, body, along_losses(aligned), last)
-
-
-def _body_and_head(problem: Problem) -> tuple[Int[np.ndarray, " body"], Int[np.ndarray, " head"]]:
-    """The indices of the body's parameters, and of the head's."""
-    head = problem.head_coordinates()
-    return np.flatnonzero(~head).astype(np.int32), np.flatnonzero(head).astype(np.int32)
 
 
 def _size(problem: Problem) -> tuple[int, int]:

@@ -16,9 +16,12 @@ from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import LocalLearning
 from fljax.graphs.federation import Network
 from fljax.problems import Problem, Reading, Softmax
+from fljax.problems.streams import Stream
 
 #: Needs of a server that divides one sum over its participants' messages by another.
-OF_MEANS = Needs(None, absent=True, late=True, masked=True, classes=True, networks="any")
+OF_MEANS = Needs(
+    None, absent=True, late=True, masked=True, classes=True, networks="any", trains=True
+)
 
 
 class ClassMeansState(NamedTuple):
@@ -35,9 +38,10 @@ class ClassMeans(LocalLearning):
 
     A model has a value :math:`s(w_k,x)\in\mathbb R^R` of each sample, such as its representation. A
     participant takes local steps along its loss plus a term that attracts the values of samples of
-    class :math:`y` toward the server's mean :math:`\bar s_y`, and replies with its own means. A
-    subclass defines :meth:`values_and_logits`, for some samples in a step, and
-    :meth:`sample_values`, for all.
+    class :math:`y` toward the server's mean :math:`\bar s_y`, and replies with its own means, those
+    of the network in evaluation. Running statistics stay at the clients as models do. A subclass
+    defines :meth:`values_and_logits`, for some samples in a step, and :meth:`sample_values`, for
+    all.
 
     Args:
       step_size: as in :class:`~fljax.algorithms.server.server_algorithm.LocalLearning`, which also
@@ -68,6 +72,14 @@ class ClassMeans(LocalLearning):
         ``[K, C, R + 1]``.
         """
         return class_sums(problem, self.sample_values(problem, models))
+
+    def check(self, problem: Problem | Stream, network: Network) -> None:
+        super().check(problem, network)
+        if problem.mixes_samples and problem.state_policy != "kept":
+            raise ValueError(
+                f"{type(self).__name__} leaves models at the clients, and running statistics with "
+                "them; give the problem state='kept', or state='frozen'."
+            )
 
     def init(self, problem: Problem, network: Network) -> ClassMeansState:
         classes, width = self._size(problem)
@@ -105,7 +117,8 @@ class ClassMeans(LocalLearning):
 
         start = cohort.participants.take(state.model)
         local = self.learn(now, cohort, start, direction=along_losses(attracted)).model
-        message = self._sums(cohort.participants.of(now.problem), local)
+        part = now.networks.evaluating(cohort.participants.of(now.problem))
+        message = self._sums(part, local)
         message = message.reshape(len(message), -1)
         total = self.collect(now, cohort, message, jnp.zeros_like(message[0])).total.reshape(
             broadcast.shape
@@ -163,7 +176,9 @@ class FedProto(ClassMeans):
     authors' code; the paper's equation has that of a batch's prototypes. The server's mean is by
     numbers of samples as in the paper, without its second division by the number of clients, which
     would shrink prototypes; the authors' code gives clients equal weights. Metrics evaluate the
-    clients' networks; the paper classifies by the nearest prototype.
+    clients' networks; the paper classifies by the nearest prototype. Prototypes are those of the
+    network in evaluation after the steps, with the client's own running statistics, which no client
+    sends (``Model(state="kept")``); in PFLlib they are means over the steps, in training.
 
     Args:
       step_size: :math:`\mu`, as in

@@ -6,8 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from fljax._core.module import module
 from fljax.algorithms.algorithm import algorithm, server_start
@@ -57,7 +56,8 @@ class FedROD(Averaging):
     together are one, :math:`h_{\psi+\varphi_k}`, with the sum of their parameters: the same where
     a head is linear in these, as a last layer is. Metrics evaluate the network with
     :math:`\psi^{(n)}+\varphi_k`. A regularizer acts on :math:`w` and on :math:`\varphi_k`. This
-    is the paper's linear form; in another a hypernetwork makes the heads.
+    is the paper's linear form; in another a hypernetwork makes the heads. Running statistics are of
+    the common body.
 
     Args:
       step_size: :math:`\mu` of both, as in :class:`~fljax.algorithms.FedAvg`, which also has the
@@ -94,12 +94,12 @@ class FedROD(Averaging):
         counts = problem.class_counts().astype(problem.dtype)
         server = server_start(problem)
         prior = jnp.where(counts > 0, jnp.log(jnp.where(counts > 0, counts, 1)), -ABSENT)
-        heads = jnp.zeros((problem.clients, len(_head_indices(problem))), problem.dtype)
+        heads = jnp.zeros((problem.clients, len(problem.body_and_head()[1])), problem.dtype)
         return FedRODState(jnp.tile(server, (problem.clients, 1)), heads, server, prior)
 
     def step(self, state: FedRODState, now: Round) -> FedRODState:
         cohort = self.invite(now)
-        indices = _head_indices(now.problem)
+        indices = now.problem.body_and_head()[1]
         dim = now.problem.dim
         server = now.link.publish(state.server, cohort.active)
         heads, prior = cohort.participants.take((state.heads, state.prior))
@@ -121,13 +121,15 @@ class FedROD(Averaging):
         start = jnp.concatenate([common, heads], axis=1)
         layouts = now.problem.layout, now.problem.layout.part(indices)
         learned = self.learn(
-            now, cohort, start, direction=gradients, context=prior, layouts=layouts
+            now,
+            cohort,
+            start,
+            direction=gradients,
+            context=prior,
+            layouts=layouts,
+            whole=lambda variables, prior: variables[:, :dim],
         ).model
         server = self.collect(now, cohort, learned[:, :dim], server).move(server)
         heads = cohort.participants.put(state.heads, learned[:, dim:])
         model = jnp.broadcast_to(server, state.model.shape).at[:, indices].add(heads)
         return FedRODState(model, heads, server, state.prior)
-
-
-def _head_indices(problem: Problem) -> Int[np.ndarray, " head"]:
-    return np.flatnonzero(problem.head_coordinates()).astype(np.int32)

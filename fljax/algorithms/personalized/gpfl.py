@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fljax._core import checks
 from fljax._core.module import module, replace
@@ -129,14 +129,14 @@ class GPFL(Averaging):
             check_optimizer(self.step_size, _layout(problem))
 
     def message_size_of(self, problem: Problem) -> int:
-        return len(_body_indices(problem)) + _layout(problem).dim
+        return len(problem.body_and_head()[0]) + _layout(problem).dim
 
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return self.message_size_of(problem), self.message_size_of(problem)
 
     def init(self, problem: Problem, network: Network) -> GPFLState:
         start = start_models(problem)
-        body = _body_indices(problem)
+        body = problem.body_and_head()[0]
         common = jnp.mean(start[:, body], axis=0)
         modules = _first_modules(_layout(problem), problem.dtype)
         return GPFLState(start.at[:, body].set(common[None]), common, modules)
@@ -145,7 +145,7 @@ class GPFL(Averaging):
         cohort = self.invite(now, state.model)
         participants = cohort.participants
         dim = now.problem.dim
-        body = _body_indices(now.problem)
+        body = now.problem.body_and_head()[0]
         layout = _layout(now.problem)
         server = jnp.concatenate([state.body, state.modules])
         received = now.link.publish(server, cohort.active)
@@ -221,10 +221,6 @@ class GPFL(Averaging):
             return jax.vmap(data.head)(models, features)
 
         return predict
-
-
-def _body_indices(problem: Problem) -> Int[np.ndarray, " body"]:
-    return np.flatnonzero(~problem.head_coordinates()).astype(np.int32)
 
 
 def _layout(problem: Problem) -> Layout:

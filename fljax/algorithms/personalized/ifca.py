@@ -6,12 +6,12 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fljax._core import checks
 from fljax._core.module import as_given, field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm
-from fljax.algorithms.local_steps import descend
+from fljax.algorithms.local_steps import check_full, gradient_in_training, learn
 from fljax.algorithms.round import Round
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
@@ -33,7 +33,7 @@ class IFCAState(NamedTuple):
 @algorithm(
     "IFCA",
     "ghosh2020",
-    Needs(None, absent=True, uploads=("models", "updates")),
+    Needs(None, absent=True, uploads=("models", "updates"), trains=True),
     {"Iterative federated clustering": ""},
 )
 @module
@@ -57,6 +57,9 @@ class IFCA(Algorithm):
     A message is one model; the cluster index sent with it, :math:`\log_2Q` bits, is not counted.
     Metrics evaluate the model that each client, participating or not, would select at the end of
     the round: one more evaluation of :math:`Q` losses, which is also the next round's estimate.
+    Each model has running statistics of its own, averaged over its participants as its parameters
+    are, and is evaluated with them; a client that keeps its statistics (``Model(state="kept")``)
+    evaluates all models with its own. The authors' networks have none.
 
     Args:
       step_size: :math:`\gamma`, a schedule of the round or a number, > 0.
@@ -123,27 +126,48 @@ class IFCA(Algorithm):
         """The selector of the participants."""
         return everyone_or(Drawn, self.clients_per_round)
 
+    @property
+    def has_personal_networks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Yes: clients' models are of different clusters."""
+        return True
+
+    @property
+    def common_models(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """One of each cluster."""
+        return self.clusters
+
+    def check(self, problem: Problem, network: Network) -> None:
+        if problem.mixes_samples:  # a step is on all samples
+            check_full(None, problem)
+
     def init(self, problem: Problem, network: Network) -> IFCAState:
         self.selection.check(problem.clients)
         models = first_models("IFCA", problem, self.start, self.clusters, "cluster")
-        return _assigned(problem, models)
+        return _assigned(problem, models, ())
 
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return problem.dim, self.clusters * problem.dim
 
     def step(self, state: IFCAState, now: Round) -> IFCAState:
         step_size = self.step_size(now.number)
-        problem = now.problem
+        problem: Any = now.problem
         participants = now.choose(self.selection, state.model)
-        part = participants.of(problem)
         server = now.link.publish(state.models.reshape(-1), participants.here)
         choice = participants.take(state.choice)
         chosen = server.reshape(state.models.shape)[choice]
+        networks = now.networks
+        networks.among(choice)
         if self.average == "models":
-            message = descend(part.gradient, chosen, step_size, self.local_steps)
+            training = networks.of(participants)
+            learned = learn(
+                problem, participants, chosen, step_size, self.local_steps, training=training
+            )
+            networks.trained(participants, None, learned.state)
+            message = learned.model
             reference = server
         else:
-            message = part.gradient(chosen)
+            part = participants.of(problem)
+            message = gradient_in_training(now, part, chosen, participants=participants)
             reference = jnp.zeros_like(server)
         multiple = step_size if self.average == "models" else 1
 
@@ -164,13 +188,33 @@ class IFCA(Algorithm):
             )
         else:
             models = server - step_size * arrived.total
-        return _assigned(problem, models.reshape(state.models.shape))
+        is_kept = problem.state_policy == "kept"
+        states = () if is_kept else networks.after
+        if is_kept:
+            problem = problem.with_state(networks.after)
+        after = _assigned(problem, models.reshape(state.models.shape), states)
+        of_clients = networks.after if is_kept else jax.tree.map(lambda a: a[after.choice], states)
+        now.personal_networks.assign(of_clients)
+        return after
 
 
-def _assigned(problem: Problem, models: Float[Array, "clusters dim"]) -> IFCAState:
-    """Return the state of these models, with each client assigned to the one of smallest loss."""
+def _assigned(problem: Any, models: Float[Array, "clusters dim"], states: PyTree) -> IFCAState:
+    """Return the state of these models, with each client assigned to the one of smallest loss.
+
+    Args:
+      problem: of all clients.
+      models: of the clusters.
+      states: ``[Q, ...]`` each, of the models' networks; ``()`` for those of the problem.
+    """
     everyone = (problem.clients, problem.dim)
-    losses = jax.vmap(lambda model: problem.objective(jnp.broadcast_to(model, everyone)))(models)
+
+    def losses_of(model: Array, state: PyTree) -> Float[Array, " clients"]:
+        part = problem
+        if jax.tree.leaves(state):
+            part = problem.with_state(jax.tree.map(lambda a: a[None], state))
+        return part.objective(jnp.broadcast_to(model, everyone))
+
+    losses = jax.vmap(losses_of)(models, states)
     choice: Int[Array, " clients"] = jnp.argmin(losses, axis=0).astype(jnp.int32)
     return IFCAState(models[choice], models, choice)
 

@@ -108,6 +108,13 @@ class KNNPer(Algorithm):
     def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
         checks.per_client("interpolation", self.interpolation, problem.clients)
+        test = problem.test
+        if problem.state_policy == "kept" and test is not None and test.clients < problem.clients:
+            raise ValueError(
+                "kNN-Per represents held-out data of all clients once, and clients that keep their "
+                "statistics represent them each in another way; give held-out data of each "
+                "client, or average the statistics, state='averaged'."
+            )
 
     def work(self, problem: Any) -> tuple[Array, Array]:
         return self.solver.work(problem)

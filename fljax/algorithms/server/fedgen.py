@@ -29,7 +29,7 @@ class FedGenState(NamedTuple):
 @algorithm(
     "FedGen",
     "zhu2021",
-    Needs(None, absent=True, classes=True, representation=True),
+    Needs(None, absent=True, classes=True, representation=True, trains=True),
 )
 @module
 class FedGen(Averaging):
@@ -70,8 +70,10 @@ class FedGen(Averaging):
     heads' logits. The authors' code has the mean of their losses there, weighted by the clients'
     samples of the class, a term for the diversity of outputs, Adam, normalization of the hidden
     layer by batch, and for clients another term, a weight :math:`\lambda` of 10 that decays, and
-    draws of classes that are uniform. Class counts are of all of a client's samples that it may
-    draw in its steps.
+    draws of classes that are uniform. Running statistics are of the bodies, which read a client's
+    own samples alone, and so never of what is generated; they are averaged as the models are, and
+    in PFLlib, whose averages have parameters only, kept. Class counts are of all of a client's
+    samples that it may draw in its steps.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other

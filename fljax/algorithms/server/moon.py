@@ -51,7 +51,8 @@ class MOON(ReleasesModel, Averaging):
 
     The paper's networks have a projection head before the last layer, which is a part of the
     network's body here. The messages are as in :class:`FedAvg`; a client's step evaluates three
-    models.
+    models. With batch normalization all three are normalized by the batch of the step, and running
+    statistics are of the model that is trained.
 
     Args:
       step_size: as in :class:`FedAvg`.
