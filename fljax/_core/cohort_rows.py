@@ -100,6 +100,36 @@ class Rows:
         )
 
 
+class ServerRows(Rows):
+    """An array ``[K, ...]`` whose row of a client is the one of its server.
+
+    Args:
+      rows: ``[P, ...]``, of the servers.
+      server: ``[K]``, the server of each client.
+    """
+
+    def __init__(self, rows: Array, server: Array) -> None:
+        super().__init__("models", None, rows, len(server))
+        self.server = server
+
+    def of(self, clients: Array) -> Array:
+        return self.rows[self.server[clients]]
+
+    def changed(self, function: Callable[[Array], Array]) -> "ServerRows":
+        return ServerRows(function(self.rows), self.server)
+
+    def __mul__(self, other: Array) -> NoReturn:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError(
+            f"the models of all {self.clients:,} clients of a population are asked for, a copy of "
+            "their server's for each; metrics read those of the clients that "
+            "from_population(evaluated=[...]) names, for instance one of each server, and a step "
+            "takes the servers' models, or the participants' by who.take."
+        )
+
+
 def rows_of(array: object, clients: Any) -> Any:
     """Return some clients' rows of ``[K, ...]``."""
     return array.of(clients) if isinstance(array, Rows) else jnp.asarray(array)[clients]

@@ -8,7 +8,7 @@ in the host's memory or in a file, and is read before a round and written after 
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -21,26 +21,49 @@ from fljax._core.storage import StoreError
 
 
 class StateLayout(NamedTuple):
-    """Which leaves of an algorithm's state have a row per client."""
+    """Which leaves of an algorithm's state have a row per client.
+
+    A leaf that gives each client its server's row (:class:`~fljax._core.cohort_rows.ServerRows`) is
+    among the shared ones, as the servers' rows.
+    """
 
     tree: PyTree  # structure of the state
     per_client: tuple[bool, ...]  # for each leaf
+    per_server: tuple[bool, ...]  # for each leaf, whether a client's row is its server's
     rows: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of a row, for each such leaf
 
     def shared(self, state: PyTree) -> list[Array]:
         """The leaves that all clients share."""
-        leaves = zip(jax.tree.leaves(state), self.per_client, strict=True)
-        return [leaf for leaf, per_client in leaves if not per_client]
+        kinds = zip(jax.tree.leaves(state), self.per_client, self.per_server, strict=True)
+        return [
+            leaf.rows if per_server else leaf
+            for leaf, per_client, per_server in kinds
+            if not per_client
+        ]
 
     def rows_of(self, state: PyTree) -> list[Any]:
         """The leaves with a row per client."""
         leaves = zip(jax.tree.leaves(state), self.per_client, strict=True)
         return [leaf for leaf, per_client in leaves if per_client]
 
-    def merge(self, shared: list[Any], rows: list[Any]) -> Any:
-        """The state with these leaves: the inverse of :meth:`shared` and :meth:`rows_of`."""
+    def merge(
+        self, shared: list[Any], rows: list[Any], of_clients: Callable[[Array], Any] | None = None
+    ) -> Any:
+        """The state with these leaves: the inverse of :meth:`shared` and :meth:`rows_of`.
+
+        Args:
+          shared: the leaves that all clients share.
+          rows: those with a row per client.
+          of_clients: from servers' rows to their clients'; by default the servers' are left as they
+            are.
+        """
         parts = iter(shared), iter(rows)
         leaves = [next(parts[per_client]) for per_client in self.per_client]
+        if of_clients is not None:
+            leaves = [
+                of_clients(leaf) if per_server else leaf
+                for leaf, per_server in zip(leaves, self.per_server, strict=True)
+            ]
         return jax.tree.unflatten(self.tree, leaves)
 
 

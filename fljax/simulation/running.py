@@ -118,7 +118,7 @@ def run(
     if isinstance(simulation.problem, OnDisk):
         shared = shard_over is not None
         records, model = run_cohorts(simulation, key, rounds, record_every, store, shared)
-        axes = ("parameter",)
+        axes = ("parameter",) if np.ndim(model) == 1 else ("server", "parameter")
     elif store is not None:
         raise ValueError(
             "store= keeps a run over a population on disk; a run from memory is kept by "

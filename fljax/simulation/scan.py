@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax._core import checks
-from fljax._core.cohort_rows import Rows
+from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.linalg import accumulated, all_finite
 from fljax._core.memory import check_fits
 from fljax._core.prng import key_of, round_key
@@ -394,7 +394,8 @@ def evaluate_metrics(
         problem = problem.with_state(states)
     model, _ = evaluated_models(simulation, prepared, carry.state)
     shared = model if model.ndim == 1 else None
-    model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
+    if not isinstance(model, ServerRows):
+        model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
     honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
     problem = problem.at(round) if problem.online else problem.judged
     now = Snapshot(

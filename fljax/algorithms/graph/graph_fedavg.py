@@ -113,7 +113,7 @@ class GraphFedAvg(Algorithm):
         if self.batches is not None:
             self.batches.check(problem)
         server = jnp.tile(server_start(problem), (network.servers, 1))
-        return GraphFedAvgState(server[jnp.asarray(network.server, jnp.int32)], server)
+        return GraphFedAvgState(network.of_clients(server), server)
 
     def step(self, state: GraphFedAvgState, now: Round) -> GraphFedAvgState:
         problem = now.problem
@@ -159,7 +159,7 @@ class GraphFedAvg(Algorithm):
         server = psi
         if network.graph is not None:
             server = link.combine(psi, network.graph.mixing("metropolis"))
-        return GraphFedAvgState(server[home], server)
+        return GraphFedAvgState(network.of_clients(server), server)
 
     def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Array:
         """Return the servers' models."""
