@@ -21,13 +21,17 @@ class Rows:
       numbers: ``[M]``, the clients of the rows; ``None`` if no rows are in memory.
       rows: ``[M, ...]``, or only their shape and type.
       clients: ``K``.
+      constant: whether they follow from the clients' samples and no step changes them.
     """
 
-    def __init__(self, what: str, numbers: Any, rows: Any, clients: int) -> None:
+    def __init__(
+        self, what: str, numbers: Any, rows: Any, clients: int, constant: bool = False
+    ) -> None:
         self.what = what
         self.numbers = numbers
         self.rows = rows
         self.clients = clients
+        self.constant = constant
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +122,7 @@ class ServerRows(Rows):
     def changed(self, function: Callable[[Array], Array]) -> "ServerRows":
         return ServerRows(function(self.rows), self.server)
 
-    def __mul__(self, other: Array) -> NoReturn:
+    def __mul__(self, other: Array) -> "Rows":
         return self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -98,7 +98,9 @@ def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
     if isinstance(problem.features, Rows):  # of a population: the participants' factors
         numbers = problem.features.numbers
         factor = factorize(problem.take(numbers), weight[numbers])
-        return jax.tree.map(lambda a: Rows("factors", numbers, a, problem.clients), factor)
+        return jax.tree.map(
+            lambda a: Rows("factors", numbers, a, problem.clients, constant=True), factor
+        )
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         moment = 2 * problem.correlation(problem.targets)

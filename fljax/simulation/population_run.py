@@ -16,6 +16,7 @@ rounds.
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,7 @@ def check_population(
         )
     clients = problem.clients
     network = network_of_selector(simulation)
+    selector.check(clients, network)
     rows = _rows_of_fraction(selector, clients, jax.device_count() if shared else 1)
     try:
         participants, _ = jax.eval_shape(
@@ -130,11 +132,11 @@ def _few(simulation: Simulation) -> str:
             f"clients_per_round=, below {clients:,}, or a selector that names as many "
             "(fljax.participation.Drawn, Cyclic, Unequal) or takes a small Fraction"
         )
-    given = "clients_per_server="
-    if not hasattr(simulation.algorithm, "clients_per_server"):
-        given = "a selector, such as fljax.participation.PerServer(count)"
     sizes = network.sizes
-    return f"{given}, of its servers' {sizes.min():,} to {sizes.max():,} clients"
+    below = f"fewer than the {sizes.max():,} clients of server {sizes.argmax()}"
+    if hasattr(simulation.algorithm, "clients_per_server"):
+        return f"clients_per_server=, {below}"
+    return f"a selector of {below}, such as fljax.participation.PerServer(count)"
 
 
 def template_of(simulation: Simulation) -> Simulation:
@@ -212,11 +214,12 @@ def _with_data(template: Simulation, numbers: Array, data: Mapping[str, Any]) ->
 
 def _initial_rows(
     template: Simulation, numbers: Array, data: Mapping[str, Any], layout: StateLayout
-) -> list[Array]:
-    """The state's rows of clients that have not taken part yet."""
+) -> tuple[list[Array], list[Array]]:
+    """The state's rows of clients that have not taken part yet, and the rows that stay constant."""
     problem = template.problem_on_disk.holding(numbers, data)
     cohort = replace(problem.take(numbers), initial=problem.initial)
-    return layout.rows_of(template.algorithm.init(cohort, _network_of(template, numbers)))
+    state = template.algorithm.init(cohort, _network_of(template, numbers))
+    return layout.rows_of(state), layout.constants_of(state)
 
 
 def _depends_on_number_of_clients(template: Simulation) -> ValueError:
@@ -237,7 +240,8 @@ def _rows_are_independent(
     """
     longer = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), (numbers, data))
     rows, rows_of_longer = (
-        _initial_rows(template, n, d, layout) for n, d in ((numbers, data), longer)
+        list(itertools.chain(*_initial_rows(template, n, d, layout)))
+        for n, d in ((numbers, data), longer)
     )
     close = [jnp.allclose(a, b[:-1], rtol=1e-5) for a, b in zip(rows, rows_of_longer, strict=True)]
     return jnp.all(jnp.array([True, *close]))
@@ -268,15 +272,16 @@ def _layout(
         shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in of_state] for of_state in leaves]
         lazy = [isinstance(leaf, Rows) for leaf in leaves[0]]
         per_server = tuple(isinstance(leaf, ServerRows) for leaf in leaves[0])
-        results.extend((jax.tree.structure(states[0]), *shapes, lazy, per_server))
+        constant = tuple(isinstance(leaf, Rows) and leaf.constant for leaf in leaves[0])
+        results.extend((jax.tree.structure(states[0]), *shapes, lazy, per_server, constant))
         return []
 
     jax.eval_shape(compare, template, numbers, data)
-    tree, population, cohort, lazy, per_server = results
+    tree, population, cohort, lazy, per_server, constant = results
     per_client = tuple(
-        not is_servers and (is_lazy or in_population[0] != in_cohort[0])
-        for is_lazy, is_servers, in_population, in_cohort in zip(
-            lazy, per_server, population, cohort, strict=True
+        not (is_servers or is_constant) and (is_lazy or in_population[0] != in_cohort[0])
+        for is_lazy, is_servers, is_constant, in_population, in_cohort in zip(
+            lazy, per_server, constant, population, cohort, strict=True
         )
     )
 
@@ -286,7 +291,7 @@ def _layout(
 
     if row_shapes(cohort) != row_shapes(population):
         raise _depends_on_number_of_clients(template)
-    return StateLayout(tree, per_client, per_server, row_shapes(cohort))
+    return StateLayout(tree, per_client, per_server, constant, row_shapes(cohort))
 
 
 @functools.partial(jax.jit, static_argnames=("count", "clients", "rows_of_mask"))
@@ -357,32 +362,32 @@ def _run_round(
     assert participants.clients is not None
     problem = template.problem_on_disk
     simulation = _with_data(template, participants.clients, data)
-    if layout.rows:
-        initial = _initial_rows(template, participants.clients, data, layout)
+    constants = []
+    if layout.rows or any(layout.constant):
+        initial, constants = _initial_rows(template, participants.clients, data, layout)
         rows = [
             Rows("states", participants.clients, _select(stored, old, new), problem.clients)
             for old, new in zip(rows, initial, strict=True)
         ]
+        constants = [
+            Rows("factors", participants.clients, row, problem.clients, constant=True)
+            for row in constants
+        ]
     of_clients = _model_of_clients(template)
-    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients))
+    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients, constants))
     invited = template.algorithm.selection, participants  # pyright: ignore[reportAttributeAccessIssue]
     with sharing(shared):
         carry = run_round(
             simulation, prepare(simulation, rounds), key, carry, round, rounds, invited
         )
-    rows = [_rows_of_leaf(template, leaf) for leaf in layout.rows_of(carry.state)]
+    rows = layout.written(carry.state)
+    for before, after in zip(constants, layout.constants_of(carry.state), strict=True):
+        if before is not after:
+            raise TypeError(
+                f"{type(template.algorithm).__name__}.step changes what follows from clients' "
+                "samples alone and is not kept between rounds."
+            )
     return _replicate((carry._replace(state=layout.shared(carry.state)), rows), shared)
-
-
-def _rows_of_leaf(template: Simulation, leaf: Any) -> Array:
-    """The participants' rows of a leaf of the state after a round."""
-    if isinstance(leaf, Rows):
-        return leaf.rows
-    raise TypeError(
-        f"{type(template.algorithm).__name__}.step makes rows of all clients, and over a "
-        "population a round has its participants' alone; write them by who.put, and models of "
-        "clients' servers by now.network.of_clients."
-    )
 
 
 def _select(stored: Array, old: Array, new: Array) -> Array:
@@ -413,9 +418,11 @@ def _evaluate(
     if problem.view is not None:
         network = _network_of(template, numbers)
         simulation = replace(simulation, network=network)
-    if problem.view is not None and layout.rows:
+    constants = None
+    if problem.view is not None and (layout.rows or any(layout.constant)):
         evaluated = replace(problem.view, initial=problem.initial)
-        initial = layout.rows_of(template.algorithm.init(evaluated, network))
+        state = template.algorithm.init(evaluated, network)
+        initial, constants = layout.rows_of(state), layout.constants_of(state)
         rows = [_select(stored, old, new) for old, new in zip(rows, initial, strict=True)]
     elif layout.rows:
         rows = [Rows("models", None, row, problem.clients) for row in rows]
@@ -423,7 +430,7 @@ def _evaluate(
         attackers = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=attackers))
     of_clients = _model_of_clients(simulation)
-    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients))
+    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients, constants))
     with sharing(shared):
         record = evaluate_metrics(simulation, prepare_without_noise(simulation), carry, round)
     return _replicate((record, jnp.stack(carry.traffic, axis=1)), shared)
@@ -515,7 +522,8 @@ def first_step(simulation: Simulation, key: Array, rounds: int, is_begun: bool) 
     numbers = participants.numbers
     rows = [Rows("states", numbers, row, clients) for row in zeros.rows(len(numbers))]
     of_clients = _model_of_clients(template)
-    carry = carry._replace(state=layout.merge(layout.shared(carry.state), rows, of_clients))
+    parts = layout.shared(carry.state), rows, of_clients, layout.constants_of(carry.state)
+    carry = carry._replace(state=layout.merge(*parts))
     now = make_round(simulation, prepared, key, carry, jnp.ones((), jnp.int32), rounds)[0]
     now.invited = simulation.algorithm.selection, participants  # pyright: ignore[reportAttributeAccessIssue]
     return layout.shared(simulation.algorithm.step(carry.state, now))

@@ -492,7 +492,7 @@ def _totals(carry: Carry) -> dict[str, Array]:
 
 def evaluated_models(
     simulation: Simulation, prepared: Prepared, state: PyTree
-) -> tuple[Array, bool]:
+) -> tuple[Array | Rows, bool]:
     """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
     the released ones.
     """

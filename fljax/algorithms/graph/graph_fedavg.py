@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fljax._core import checks
+from fljax._core.cohort_rows import Rows
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import (
@@ -161,7 +162,9 @@ class GraphFedAvg(Algorithm):
             server = link.combine(psi, network.graph.mixing("metropolis"))
         return GraphFedAvgState(network.of_clients(server), server)
 
-    def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Array:
+    def released(
+        self, state: GraphFedAvgState, problem: Problem, network: Federation
+    ) -> Array | Rows:
         """Return the servers' models."""
         return state.model
 
