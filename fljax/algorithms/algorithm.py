@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fljax._core import checks
 from fljax._core.annotations import checked
-from fljax._core.cohort_rows import Rows
 from fljax.algorithms.round import Round
 from fljax.graphs import Graph
 from fljax.graphs.federation import Network
@@ -398,8 +397,8 @@ class ReleasesModel:
 
     def released(
         self, state: PyTree, problem: Problem | Stream, network: Network
-    ) -> Float[Array, "*clients dim"] | Rows:
-        """The server's model."""
+    ) -> Any:
+        """The server's model; over a population its servers', as their clients'."""
         return state.model
 
 

@@ -6,7 +6,7 @@ state before it; :func:`advance` scans :func:`run_round` and :func:`evaluate_met
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -401,7 +401,7 @@ def evaluate_metrics(
     now = Snapshot(
         problem,
         simulation.network,
-        model,
+        cast(Array, model),
         prepared.optimum,
         shared,
         carry.state,
@@ -492,9 +492,9 @@ def _totals(carry: Carry) -> dict[str, Array]:
 
 def evaluated_models(
     simulation: Simulation, prepared: Prepared, state: PyTree
-) -> tuple[Array | Rows, bool]:
+) -> tuple[Any, bool]:
     """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
-    the released ones.
+    the released ones. Over a population they may be :class:`~fljax._core.cohort_rows.Rows`.
     """
     algorithm = simulation.algorithm
     if type(algorithm).released is Algorithm.released:

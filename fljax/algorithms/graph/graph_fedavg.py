@@ -1,14 +1,13 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from fljax._core import checks
-from fljax._core.cohort_rows import Rows
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start
 from fljax.algorithms.local_steps import (
@@ -162,9 +161,7 @@ class GraphFedAvg(Algorithm):
             server = link.combine(psi, network.graph.mixing("metropolis"))
         return GraphFedAvgState(network.of_clients(server), server)
 
-    def released(
-        self, state: GraphFedAvgState, problem: Problem, network: Federation
-    ) -> Array | Rows:
+    def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Any:
         """Return the servers' models."""
         return state.model
 

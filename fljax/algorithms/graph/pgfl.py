@@ -313,7 +313,7 @@ def cluster_start(
     """Return every server's initial model of each cluster: the mean of the initial models of the
     cluster's clients, at any server; of all clients for a cluster without clients.
     """
-    if np.ndim(problem.initial) < 2:  # None, or one model of all clients
+    if problem.initial is None or problem.initial.ndim == 1:  # one model of all clients
         return jnp.broadcast_to(server_start(problem), (network.servers, clusters, problem.dim))
     start = start_models(problem)
     member = (cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None]).astype(start.dtype)
