@@ -254,7 +254,7 @@ def test_an_interrupted_run_goes_on(real_population, tmp_path, monkeypatch):
 
 
 def test_a_study_has_the_models_of_its_servers(population, tmp_path):
-    """Each run is the one by itself; a store tells whose models they are."""
+    """Each run equals that of fl.run; a store records that models are of servers."""
 
     def scenario(key, step_size):
         algorithm = fl.algorithms.HierFAVG(step_size, selector=PerServer(2), local_steps=2)
@@ -290,7 +290,7 @@ def test_new_numbers_reuse_the_program(population):
     assert population_run.count_programs() == before
 
 
-# What cannot be had -------------------------------------------------------------------------
+# Refusals ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
