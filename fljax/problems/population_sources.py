@@ -272,9 +272,8 @@ def _numbers_of(column: Any) -> np.ndarray | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
+    # Joining chunks copies them, a single one as well.
+    array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     shape = [len(array)]
     while True:
         if isinstance(array, pa.ExtensionArray):

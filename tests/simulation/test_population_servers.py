@@ -279,6 +279,24 @@ def test_a_study_has_the_models_of_its_servers(population, tmp_path):
     np.testing.assert_array_equal(loaded.model, study.model)
 
 
+def test_points_with_other_servers_have_participants_of_their_own(population):
+    """Each point of a grid of networks equals its run by fl.run."""
+    other = fl.federation.Federation(sorted(HOME), fl.graphs.path(3))
+
+    def scenario(key, network):
+        algorithm = fl.algorithms.GraphFedAvg(0.3, clients_per_server=2)
+        return fl.Simulation(on_disk(population), algorithm, network, metrics=["train_error"])
+
+    grid = {"network": fl.static([SERVERS, other])}
+    study = fl.sweep(scenario, grid=grid, seeds=1, rounds=3)
+    k_scenario, k_run = jax.random.split(jax.random.fold_in(random_key(0), 0))
+    for point, network in enumerate((SERVERS, other)):
+        single = fl.run(scenario(k_scenario, network), rounds=3, key=k_run)
+        np.testing.assert_array_equal(
+            study.train_error.isel(network=point, seed=0), single.train_error
+        )
+
+
 def test_new_numbers_reuse_the_program(population):
     def run_with(step_size, key):
         algorithm = fl.algorithms.GraphFedAvg(step_size, clients_per_server=2)
@@ -378,6 +396,21 @@ def test_copies_of_servers_models_for_all_clients_are_refused(population, where)
     simulation = fl.Simulation(on_disk(population), Copying(0.1, clients_per_server=2), SERVERS)
     with pytest.raises(TypeError, match=r"now.network.of_clients\(models\)"):
         fl.run(simulation, rounds=2)
+
+
+def test_constants_of_clients_are_not_changed(real_population):
+    @fl.module
+    class Changing(fl.algorithms.GFL):
+        def step(self, state, now):
+            state = super().step(state, now)
+            factor = state.factor
+            return state._replace(factor=factor._replace(weight=factor.weight.astype("f4")))
+
+    algorithm = Changing(1.0, clients_per_server=2)
+    with pytest.raises(
+        TypeError, match=r"Changing.step changes what follows from clients' samples"
+    ):
+        fl.run(fl.Simulation(linear(real_population)[1], algorithm, SERVERS), rounds=2)
 
 
 def test_grids_of_other_numbers_of_servers_keep_no_models(population):
