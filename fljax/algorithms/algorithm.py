@@ -395,9 +395,7 @@ class Algorithm:
 class ReleasesModel:
     """Mixin of algorithms whose released model is the server's model in the state."""
 
-    def released(
-        self, state: PyTree, problem: Problem | Stream, network: Network
-    ) -> Any:
+    def released(self, state: PyTree, problem: Problem | Stream, network: Network) -> Any:
         """The server's model; over a population its servers', as their clients'."""
         return state.model
 

@@ -68,8 +68,8 @@ class Federation:
     def of_clients(self, x: Float[Array, "servers ..."]) -> Float[Array, "nodes ..."]:
         """Return the row of each client's server, ``[K, ...]``.
 
-        A step returns its servers' models as those of their clients by it: over a population no
-        array of all clients is made.
+        A step uses it for the models that clients have of their servers, so that over a population
+        it makes no array of all clients.
         """
         return x[jnp.asarray(self.server, jnp.int32)]
 
@@ -126,8 +126,8 @@ class Federation:
 class CohortFederation(Federation):
     """The servers of a population's clients, or of some of them, within a compiled program.
 
-    Clients' servers are an argument of the program and no part of it, and the models that clients
-    have of their servers are no array of all clients.
+    Clients' servers are an argument of the program and no part of it, and clients' copies of their
+    servers' models do not become an array of all clients.
 
     Args:
       server: ``[K]``, the server of each client.

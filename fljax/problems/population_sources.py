@@ -6,6 +6,7 @@ a copy in between; other sources give one row, or a list of rows, at a time.
 """
 
 import hashlib
+import importlib
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,7 @@ class SourcePopulation(Population):
 
     @property
     def digest(self) -> str:
-        """Of all its contents."""
+        """A hash of all its contents."""
         if self._digest is None:
             digest = hashlib.sha256(repr((self.features, self.targets, self.names)).encode())
             digest.update(self._rows.tobytes())
@@ -233,7 +234,7 @@ def _reader_of(
     Args:
       source: as in :class:`SourcePopulation`.
       needed: the columns that it must have.
-      columns: those of the features and targets.
+      columns: the columns of the features and targets.
 
     Raises:
       TypeError: no source of rows.
@@ -253,9 +254,10 @@ def _reader_of(
             "write_population, or give a pyarrow.Table."
         )
     names = checks.column_names(source)
-    for name in needed if names is not None else ():
-        if name not in names:
-            raise ValueError(f"no column {name!r}; there are {', '.join(map(repr, names))}.")
+    if names is not None:
+        for name in needed:
+            if name not in names:
+                raise ValueError(f"no column {name!r}; there are {', '.join(map(repr, names))}.")
     is_table = hasattr(source, "slice") and hasattr(source, "take") and names is not None
     if is_table or hasattr(source, "with_format"):
         return _ArrowRows(source, columns, is_table)
@@ -269,9 +271,8 @@ def _numbers_of(column: Any) -> np.ndarray | None:
     Raises:
       ValueError: a missing entry, lists of different lengths.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    pa = importlib.import_module("pyarrow")  # of which the column is
+    pc = importlib.import_module("pyarrow.compute")
     # Joining chunks copies them, a single one as well.
     array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     shape = [len(array)]

@@ -490,9 +490,7 @@ def _totals(carry: Carry) -> dict[str, Array]:
     return {name: jnp.sum(parts, axis=0) for name, parts in carry.spent.items()}
 
 
-def evaluated_models(
-    simulation: Simulation, prepared: Prepared, state: PyTree
-) -> tuple[Any, bool]:
+def evaluated_models(simulation: Simulation, prepared: Prepared, state: PyTree) -> tuple[Any, bool]:
     """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
     the released ones. Over a population they may be :class:`~fljax._core.cohort_rows.Rows`.
     """

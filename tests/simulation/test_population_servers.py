@@ -83,7 +83,7 @@ def run_both(problems, algorithm, network, rounds=6, **parts):
 
 
 def same(memory, disk):
-    """Metrics of the evaluated clients, models of the servers, and what a run counts."""
+    """Metrics of the evaluated clients, models of the servers, and a run's counts."""
     assert set(disk) <= set(memory)
     assert {"train_error", "validation_error", "bits_up"} <= set(disk)
     for name in set(disk) - {"model"}:
