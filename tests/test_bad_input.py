@@ -909,6 +909,13 @@ VALID = {
         "features": ["x"],
         "target": "y",
     },
+    "data.SourcePopulation": {
+        "source": [{"who": who, "x": [1.0, 2.0], "y": 1} for who in "aabb"],
+        "client": "who",
+        "features": "x",
+        "target": "y",
+        "version": "of today",
+    },
     "data.clients_of_dataset": {
         "dataset": {"who": ["b", "a"], "x": [[1.0], [2.0]], "y": [0, 1]},
         "client": "who",

@@ -21,13 +21,17 @@ class Rows:
       numbers: ``[M]``, the clients of the rows; ``None`` if no rows are in memory.
       rows: ``[M, ...]``, or only their shape and type.
       clients: ``K``.
+      constant: whether they follow from the clients' samples and no step changes them.
     """
 
-    def __init__(self, what: str, numbers: Any, rows: Any, clients: int) -> None:
+    def __init__(
+        self, what: str, numbers: Any, rows: Any, clients: int, constant: bool = False
+    ) -> None:
         self.what = what
         self.numbers = numbers
         self.rows = rows
         self.clients = clients
+        self.constant = constant
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,6 +101,36 @@ class Rows:
             "and of a population a round has its participants' rows alone; take an algorithm that "
             "reads and writes no others (its step uses who.take, who.put and who.of), or clients "
             "in memory (fljax.problems.Model.from_clients)."
+        )
+
+
+class ServerRows(Rows):
+    """An array ``[K, ...]`` whose row of a client is the one of its server.
+
+    Args:
+      rows: ``[P, ...]``, of the servers.
+      server: ``[K]``, the server of each client.
+    """
+
+    def __init__(self, rows: Array, server: Array) -> None:
+        super().__init__("models", None, rows, len(server))
+        self.server = server
+
+    def of(self, clients: Array) -> Array:
+        return self.rows[self.server[clients]]
+
+    def changed(self, function: Callable[[Array], Array]) -> "ServerRows":
+        return ServerRows(function(self.rows), self.server)
+
+    def __mul__(self, other: Array) -> "Rows":
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError(
+            f"the models of all {self.clients:,} clients of a population are asked for, a copy of "
+            "their server's for each; metrics read those of the clients that "
+            "from_population(evaluated=[...]) names, for instance one of each server, and a step "
+            "takes the servers' models, or the participants' by who.take."
         )
 
 

@@ -402,10 +402,8 @@ class Algorithm:
 class ReleasesModel:
     """Mixin of algorithms whose released model is the server's model in the state."""
 
-    def released(
-        self, state: PyTree, problem: Problem | Stream, network: Network
-    ) -> Float[Array, "*clients dim"]:
-        """The server's model."""
+    def released(self, state: PyTree, problem: Problem | Stream, network: Network) -> Any:
+        """The server's model; over a population its servers', as their clients'."""
         return state.model
 
 

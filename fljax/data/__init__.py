@@ -40,6 +40,7 @@ from fljax.data.random_fourier import RandomFourier, random_fourier
 from fljax.data.samples import Samples, from_huggingface, from_sklearn
 from fljax.data.shift import noisy, rotated
 from fljax.problems.population_files import Population, clients_of_dataset, write_population
+from fljax.problems.population_sources import SourcePopulation
 
 __all__ = [
     "DISSIMILAR_ORGANS",
@@ -55,6 +56,7 @@ __all__ = [
     "RandomFourier",
     "SampleTable",
     "Samples",
+    "SourcePopulation",
     "Users",
     "Weather",
     "avazu",

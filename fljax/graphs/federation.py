@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fljax._core import checks
 from fljax._core.annotations import checked
-from fljax._core.module import module, static
+from fljax._core.cohort_rows import ServerRows
+from fljax._core.module import module, replace, static
 from fljax.graphs.undirected import Graph
 from fljax.graphs.varying import Varying
 
@@ -64,6 +65,14 @@ class Federation:
         """Number of clients of each server."""
         return np.bincount(self.server)
 
+    def of_clients(self, x: Float[Array, "servers ..."]) -> Float[Array, "nodes ..."]:
+        """Return the row of each client's server, ``[K, ...]``.
+
+        A step uses it for the models that clients have of their servers, so that over a population
+        it makes no array of all clients.
+        """
+        return x[jnp.asarray(self.server, jnp.int32)]
+
     def neighbor_counts(self) -> Int[Array, " nodes"]:
         """Number of receivers of a client's message: one, its server."""
         return jnp.ones(self.nodes, jnp.int32)
@@ -111,6 +120,63 @@ class Federation:
         real = np.arange(members.shape[1]) < self.sizes[:, None]
         members[real] = np.argsort(np.asarray(self.server), kind="stable")
         return members, real
+
+
+@module
+class CohortFederation(Federation):
+    """The servers of a population's clients, or of some of them, within a compiled program.
+
+    Clients' servers are an argument of the program and no part of it, and clients' copies of their
+    servers' models do not become an array of all clients.
+
+    Args:
+      server: ``[K]``, the server of each client.
+      graph: as in :class:`Federation`.
+      counts: number of clients of each server, in the whole population.
+      parents: as in :class:`~fljax.graphs.Tree`.
+      whole: whether the clients are the whole population.
+    """
+
+    server: Int[Array, " nodes"]
+    graph: Graph | None = None
+    counts: tuple[int, ...] = static(default=())
+    parents: tuple[tuple[int, ...], ...] = static(default=())
+    whole: bool = static(default=True)
+
+    def validate(self) -> None:
+        """Nothing: its federation was checked."""
+
+    @classmethod
+    def of(cls, network: Federation) -> "CohortFederation":
+        """Return the federation of a population as its programs take it."""
+        server = jnp.asarray(network.server, jnp.int32)
+        sizes = tuple(network.sizes.tolist())
+        return cls(server, network.graph, sizes, getattr(network, "parents", ()))
+
+    def take(self, clients: Int[Array, " some"]) -> "CohortFederation":
+        """Return the federation of some of the clients."""
+        return replace(self, server=self.server[clients], whole=False)
+
+    @property
+    def servers(self) -> int:
+        return len(self.counts)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " servers"]:
+        return np.asarray(self.counts)
+
+    def of_clients(self, x: Float[Array, "servers ..."]) -> Any:
+        return ServerRows(x, self.server) if self.whole else super().of_clients(x)
+
+    def connected(self) -> Bool[Array, ""]:
+        return jnp.asarray(True) if self.parents else super().connected()
+
+    @property
+    def members(self) -> Any:
+        raise TypeError(
+            "a step over a population has no list of all clients of a server; take the "
+            "participants that now.choose returns."
+        )
 
 
 def numbered(groups: np.ndarray) -> int:

@@ -264,7 +264,7 @@ class Gap(NamedTuple):
         rounding = problem.gradient_rounding()
         single = bound * problem.influence
         # In two sums of different samples every summand's roundings count.
-        longest = 2 * bound * jnp.sum(jnp.asarray(problem.weights), axis=1) * (1 + rounding)
+        longest = 2 * bound * problem.total_weights * (1 + rounding)
         gradient = {
             "replace": (2 + rounding) * single,
             "add-or-remove": (1 + rounding) * single,

@@ -1034,8 +1034,9 @@ class Model(Problem):
         without looking at models (``clients_per_round=``, :class:`~fljax.participation.Drawn`,
         :class:`~fljax.participation.Cyclic`, :class:`~fljax.participation.Unequal`, or
         :class:`~fljax.participation.Fraction`, under which batches are drawn otherwise than in
-        memory). Where padding clients to the largest one would at least double the samples of a
-        round, they are a pool, as in :meth:`from_pool`.
+        memory), or, of several servers, :class:`~fljax.participation.PerServer`. Where padding
+        clients to the largest one would at least double the samples of a round, they are a pool, as
+        in :meth:`from_pool`.
 
         Args:
           population: an :class:`fljax.data.Population`.

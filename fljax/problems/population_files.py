@@ -243,7 +243,7 @@ class Population:
         """Fill arrays with the samples of a client."""
         self._features.into(client, features)
         self._targets.into(client, targets)
-        if _checksum(features, targets) != self._checksums[client]:
+        if checksum(features, targets) != self._checksums[client]:
             raise ValueError(
                 f"the samples of {self._label(client)} in {str(self.folder)!r} were changed since "
                 "the population was written; write it again."
@@ -318,7 +318,7 @@ def _bytes(rows: np.ndarray) -> memoryview:
     return memoryview(rows.reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
 
 
-def _checksum(features: np.ndarray, targets: np.ndarray) -> int:
+def checksum(features: np.ndarray, targets: np.ndarray) -> int:
     return zlib.crc32(_bytes(targets), zlib.crc32(_bytes(features)))
 
 
@@ -420,13 +420,13 @@ def _write(folder: Path, clients: Iterable[object]) -> None:
     parts: list[_Growing] = []
     try:
         for number, client in enumerate(clients):
-            features, targets, name = _client(number, client, parts)
+            features, targets, name = as_samples(number, client, parts)
             if not parts:
                 for part, rows in (("features", features), ("targets", targets)):
                     parts.append(_Growing(folder / f"{part}.npy", part, rows))
             for part, rows in zip(parts, (features, targets), strict=True):
                 part.add(rows)
-            entries += np.array((len(features), _checksum(features, targets)), ENTRY).tobytes()
+            entries += np.array((len(features), checksum(features, targets)), ENTRY).tobytes()
             names.append(name)
         if not parts:
             raise ValueError("a population needs at least one client, got none.")
@@ -456,10 +456,17 @@ def _stored_type(dtype: np.dtype) -> np.dtype:
     return np.dtype("<f4" if dtype.itemsize < 4 else "<f8")
 
 
-def _client(
-    number: int, client: object, parts: Sequence[_Growing]
+def as_samples(
+    number: int, client: object, parts: Sequence[Any]
 ) -> tuple[np.ndarray, np.ndarray, str | None]:
-    """The arrays of a client, as they are written, and its name."""
+    """The arrays of a client, as they are written, and its name.
+
+    Args:
+      number: of the client, for error messages.
+      client: its features and targets, and possibly its name.
+      parts: of the features and targets of the first client, ``shape`` and ``dtype`` of a sample;
+        empty if this is the first.
+    """
     if not isinstance(client, Sequence) or len(client) not in (2, 3):
         raise TypeError(
             f"client {number} must be (features, targets) or (features, targets, name), got "
@@ -476,7 +483,7 @@ def _client(
     for part, values in zip(("features", "targets"), client[:2], strict=True):
         rows = np.asarray(checks.array(f"{part} of {called}", values))
         _check_whole(f"{part} of {called}", values, rows)
-        rows = rows.astype(_stored_type(rows.dtype))
+        rows = rows.astype(_stored_type(rows.dtype), copy=False)
         if rows.ndim < 1 or 0 in rows.shape:
             what = "has no samples" if rows.shape[:1] == (0,) else f"has {part} of an empty shape"
             raise ValueError(f"{called} {what}; leave it out of the population.")
@@ -492,7 +499,7 @@ def _client(
                     f"{called} must have {part} of type {first.dtype} as the first client, got "
                     f"{rows.dtype}."
                 )
-            stored = rows.astype(first.dtype)
+            stored = rows.astype(first.dtype, copy=False)
             # Compared as integers: different ones may be equal as floats.
             if rows.dtype.kind in "iu" and np.any(stored.astype(rows.dtype) != rows):
                 raise ValueError(
@@ -595,9 +602,9 @@ def clients_of_dataset(
             return {name: [column[row] for row in rows] for name, column in columns.items()}
 
     if isinstance(client, Partition):
-        groups = _rows_of_partition(client, count)
+        groups = rows_of_partition(client, count)
     else:
-        groups = _rows_by_name(owners[client])
+        groups = rows_by_name(owners[client])
     return _samples_of(groups, features, target, select)
 
 
@@ -619,7 +626,7 @@ def _by_position(name: str, column: Any) -> Any:
     return column
 
 
-def _rows_by_name(owner: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def rows_by_name(owner: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Each client's name and rows, in the order of their first appearance."""
     _, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
     first_row = first[inverse.reshape(-1)]  # where its client appeared first
@@ -629,7 +636,7 @@ def _rows_by_name(owner: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield str(owner[rows[0]]), rows
 
 
-def _rows_of_partition(partition: Partition, count: int) -> list[tuple[str, np.ndarray]]:
+def rows_of_partition(partition: Partition, count: int) -> list[tuple[str, np.ndarray]]:
     """Each client's number and rows."""
     groups = partition.rows()
     order = np.asarray(partition.order)

@@ -17,6 +17,7 @@ from fljax.problems.objectives import Loss, NoRegularizer, Regularizer
 from fljax.problems.pool import PooledRows, tile_size
 from fljax.problems.population_files import PooledSamples, Population
 from fljax.problems.problem import HeldOutData, Problem, check_test, from_clients
+from fljax.problems.tasks import Tasks
 
 #: A round's samples are a pool where padding would take so many times as many.
 PADDING = 2
@@ -44,6 +45,13 @@ class OnDisk(Problem):
         checks.strength(self.strength, self.clients)
         checks.start(self.initial, self.clients, self.dim)
         check_test(self.test, self.clients, self.dim)
+        if self.tasks is not None:
+            self._check_tasks(self.tasks)
+            if self.tasks.validation is not None:
+                raise ValueError(
+                    "tasks have held-out data of every client, and those of a population are on "
+                    "disk; leave out validation=, and give test= of the evaluated ones."
+                )
         if self.clip is not None:
             checks.positive("clip", self.clip)
 
@@ -171,6 +179,8 @@ class OnDisk(Problem):
             fields["strength"] = rows_of(self.strength, clients)
         else:
             fields["strength"] = self.strength * (clients.shape[0] / self.clients)
+        if self.tasks is not None:
+            fields["tasks"] = self.tasks.of_clients(clients)
         for name in ("importance", "assignment"):
             if getattr(self, name, None) is not None:
                 fields[name] = rows_of(fields[name], clients)
@@ -190,6 +200,10 @@ class OnDisk(Problem):
     def influence(self) -> Float[Array, " clients"]:
         share = (1 / self.population.sizes).astype(float_dtype())
         return jnp.asarray(share if self.importance is None else share * self.importance)
+
+    @property
+    def total_weights(self) -> Float[Array, " clients"]:
+        return jnp.asarray(self.population.sizes, float_dtype()) * self.influence
 
     def sample_counts(self) -> Int[Array, " clients"]:
         return jnp.asarray(self.population.sizes, jnp.int32)
@@ -299,6 +313,7 @@ def from_population(
     *,
     test: HeldOutData | None = None,
     evaluated: Sequence[int] | None = None,
+    tasks: Tasks | None = None,
 ) -> Problem:
     """Linear predictions whose clients are on disk and are read a cohort at a time.
 
@@ -314,10 +329,12 @@ def from_population(
       test: held-out data: one ``(features, targets)`` for all, or one for each evaluated client.
       evaluated: numbers of the clients whose samples, and own models where an algorithm has them,
         metrics read: they are kept in memory, and the metrics are means over these.
+      tasks: the clusters of all clients, as in :class:`Problem`, without held-out data of each.
 
     Raises:
       TypeError, ValueError: as :class:`Problem`; samples of other shapes, evaluated clients that
-        are not different clients of the population, held-out data of clients that are not given.
+        are not different clients of the population, held-out data of clients that are not given,
+        tasks of another number of clients.
 
     Example:
       >>> import pathlib, tempfile, numpy as np, fljax as fl
@@ -341,6 +358,9 @@ def from_population(
         return from_clients(pairs, loss, **settings)
 
     evaluation = evaluation_of(population, regularizer, strength, test, evaluated, build)
+    if tasks is not None and evaluation.get("view") is not None:
+        of_evaluated = tasks.of_clients(jnp.asarray(evaluation["evaluated"], jnp.int32))
+        evaluation["view"] = replace(evaluation["view"], tasks=of_evaluated)
     return PopulationProblem(
-        None, None, loss, regularizer, strength, population=population, **evaluation
+        None, None, loss, regularizer, strength, population=population, tasks=tasks, **evaluation
     )

@@ -523,6 +523,11 @@ class Problem:
         """
         return jnp.max(jnp.asarray(self.weights), axis=1)
 
+    @property
+    def total_weights(self) -> Float[Array, " clients"]:
+        """The sum of the weights of each client's samples: its importance, or one."""
+        return jnp.sum(jnp.asarray(self.weights), axis=1)
+
     def sample_counts(self) -> Int[Array, " clients"]:
         """Number of samples of each client."""
         return jnp.sum(jnp.asarray(self.weights) > 0, axis=1, dtype=jnp.int32)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.annotations import checked
+from fljax._core.cohort_rows import Rows
 from fljax._core.gradient_counts import minimized
 from fljax._core.linalg import (
     rounding_distance,
@@ -94,6 +95,12 @@ def factorize(problem: Problem, weight: Float[Array, " clients"]) -> ProxFactor:
       >>> bool(abs(problem.gradient(near) + near).max() < 1e-4)  # f'(w) + c (w - v) = 0
       True
     """
+    if isinstance(problem.features, Rows):  # of a population: the participants' factors
+        numbers = problem.features.numbers
+        factor = factorize(problem.take(numbers), weight[numbers])
+        return jax.tree.map(
+            lambda a: Rows("factors", numbers, a, problem.clients, constant=True), factor
+        )
     if is_quadratic(problem):
         shift = weight + strong_convexity(problem)
         moment = 2 * problem.correlation(problem.targets)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fljax._core import checks
 from fljax._core.annotations import checked
-from fljax._core.module import as_given, field, float_array, float_dtype, module, static
+from fljax._core.module import as_given, field, float_array, float_dtype, module, replace, static
 
 
 @module
@@ -69,6 +69,11 @@ class Tasks:
                     f"{name} data must have one row for each of the {rows} "
                     f"{'clusters' if name == 'test' else 'clients'}, got {part.clients}."
                 )
+
+    def of_clients(self, clients: Int[Array, " some"]) -> "Tasks":
+        """Return the tasks of some clients, numbered as before, without their held-out data."""
+        cluster = jnp.asarray(self.cluster, jnp.int32)[clients]
+        return replace(self, cluster=cluster, validation=None)
 
 
 @checked

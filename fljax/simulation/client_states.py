@@ -8,7 +8,7 @@ in the host's memory or in a file, and is read before a round and written after 
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,31 +17,93 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
+from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.storage import StoreError
 
 
 class StateLayout(NamedTuple):
-    """Which leaves of an algorithm's state have a row per client."""
+    """Which leaves of an algorithm's state have a row per client.
+
+    A leaf that gives each client its server's row (:class:`~fljax._core.cohort_rows.ServerRows`) is
+    among the shared ones, as the servers' rows. Rows that are constant are not kept, but computed
+    from the samples whenever a client takes part.
+    """
 
     tree: PyTree  # structure of the state
     per_client: tuple[bool, ...]  # for each leaf
-    rows: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of a row, for each such leaf
+    per_server: tuple[bool, ...]  # for each leaf, whether a client's row is its server's
+    constant: tuple[bool, ...]  # for each leaf, whether its rows are computed from samples
+    rows: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of a row, where per client
 
     def shared(self, state: PyTree) -> list[Array]:
         """The leaves that all clients share."""
-        leaves = zip(jax.tree.leaves(state), self.per_client, strict=True)
-        return [leaf for leaf, per_client in leaves if not per_client]
+        kinds = self.per_client, self.per_server, self.constant
+        return [
+            _written(leaf, ServerRows) if per_server else leaf
+            for leaf, per_client, per_server, constant in zip(
+                jax.tree.leaves(state), *kinds, strict=True
+            )
+            if not (per_client or constant)
+        ]
 
     def rows_of(self, state: PyTree) -> list[Any]:
         """The leaves with a row per client."""
         leaves = zip(jax.tree.leaves(state), self.per_client, strict=True)
         return [leaf for leaf, per_client in leaves if per_client]
 
-    def merge(self, shared: list[Any], rows: list[Any]) -> Any:
-        """The state with these leaves: the inverse of :meth:`shared` and :meth:`rows_of`."""
-        parts = iter(shared), iter(rows)
-        leaves = [next(parts[per_client]) for per_client in self.per_client]
+    def written(self, state: PyTree) -> list[Array]:
+        """The participants' rows after a round.
+
+        Raises:
+          TypeError: a step that does not write them by ``who.put``.
+        """
+        return [_written(leaf, Rows) for leaf in self.rows_of(state)]
+
+    def constants_of(self, state: PyTree) -> list[Any]:
+        """The leaves with rows that are computed from samples."""
+        leaves = zip(jax.tree.leaves(state), self.constant, strict=True)
+        return [leaf for leaf, constant in leaves if constant]
+
+    def merge(
+        self,
+        shared: list[Any],
+        rows: list[Any],
+        of_clients: Callable[[Array], Any] | None = None,
+        constants: list[Any] | None = None,
+    ) -> Any:
+        """The state with these leaves: the inverse of :meth:`shared`, :meth:`rows_of` and
+        :meth:`constants_of`.
+
+        Args:
+          shared: the leaves that all clients share.
+          rows: those with a row per client.
+          of_clients: from servers' rows to their clients'; by default the servers' are left as they
+            are.
+          constants: those computed from samples; ``None`` for each if nothing reads them.
+        """
+        constants = [None] * sum(self.constant) if constants is None else constants
+        parts = iter(shared), iter(rows), iter(constants)
+        leaves = [
+            next(parts[2 if constant else int(per_client)])
+            for per_client, constant in zip(self.per_client, self.constant, strict=True)
+        ]
+        if of_clients is not None:
+            leaves = [
+                of_clients(leaf) if per_server else leaf
+                for leaf, per_server in zip(leaves, self.per_server, strict=True)
+            ]
         return jax.tree.unflatten(self.tree, leaves)
+
+
+def _written(leaf: Any, kind: type[Rows]) -> Array:
+    """The rows of a leaf of the state after a step."""
+    if type(leaf) is kind:
+        return leaf.rows
+    raise TypeError(
+        "a step makes rows of all clients, and over a population a round has its participants' "
+        "alone; write these by who.put(state, rows), and the models that clients have of their "
+        "servers by now.network.of_clients(models), in init as well."
+    )
 
 
 class ClientStates:

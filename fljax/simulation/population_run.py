@@ -16,9 +16,10 @@ rounds.
 
 import contextlib
 import functools
+import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
@@ -31,11 +32,12 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from fljax._core import checks
-from fljax._core.cohort_rows import Rows
+from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.devices import everywhere, gathered, put, sharing, split, without_shardy
 from fljax._core.module import replace
 from fljax._core.prng import key_of, name_of, rate_drawn, round_key
 from fljax.algorithms import Algorithm
+from fljax.graphs.federation import CohortFederation, Federation
 from fljax.link import Traffic
 from fljax.participation.patterns import Pattern
 from fljax.participation.selectors import Fraction, Participants, Selector
@@ -48,6 +50,7 @@ from fljax.simulation.checkpoints import (
 )
 from fljax.simulation.client_states import ClientStates, StateLayout
 from fljax.simulation.run_state import Carry
+from fljax.simulation.sampling_checks import network_of_selector
 from fljax.simulation.scan import (
     begin,
     check_metrics,
@@ -87,18 +90,21 @@ def check_population(
     algorithm = simulation.algorithm
     label = type(algorithm).label
     selector = getattr(simulation.algorithm, "selection", None)
-    if selector is None or simulation.network is not None:
+    if selector is None or type(algorithm).needs.network not in (None, Federation):
         raise ValueError(
-            f"{label} does not learn with some clients of one server in a round, and a population "
-            "on disk is read a cohort at a time; take an algorithm with clients_per_round=, such "
-            "as fljax.algorithms.FedAvg, or clients in memory (fljax.problems.Model.from_clients)."
+            f"{label} does not learn with some of a server's clients in a round, and a population "
+            "on disk is read a cohort at a time; take an algorithm with clients_per_round= or "
+            "clients_per_server=, such as fljax.algorithms.FedAvg and GraphFedAvg, or clients in "
+            "memory (fljax.problems.Model.from_clients)."
         )
     clients = problem.clients
+    network = network_of_selector(simulation)
+    selector.check(clients, network)
     rows = _rows_of_fraction(selector, clients, jax.device_count() if shared else 1)
     try:
         participants, _ = jax.eval_shape(
             lambda key: _listed(
-                selector.choose(key, jnp.ones(clients, bool), None, jnp.int32(1)), rows
+                selector.choose(key, jnp.ones(clients, bool), network, jnp.int32(1)), rows
             ),
             jax.random.key(0),
         )
@@ -113,10 +119,46 @@ def check_population(
         raise ValueError(
             f"{type(selector).__name__} may invite all {clients:,} clients of the population at "
             f"once, {wanted:.3g} GB of samples as they are padded to the largest client; give "
-            f"{label} clients_per_round=, below {clients:,}, or a selector that names as many "
-            "(fljax.participation.Drawn, Cyclic, Unequal) or takes a small Fraction."
+            f"{label} {_few(simulation)}."
         )
     return participants, rows
+
+
+def _few(simulation: Simulation) -> str:
+    """How to choose fewer participants."""
+    clients = simulation.problem.clients
+    if (network := network_of_selector(simulation)) is None:
+        return (
+            f"clients_per_round=, below {clients:,}, or a selector that names as many "
+            "(fljax.participation.Drawn, Cyclic, Unequal) or takes a small Fraction"
+        )
+    sizes = network.sizes
+    below = f"fewer than the {sizes.max():,} clients of server {sizes.argmax()}"
+    if hasattr(simulation.algorithm, "clients_per_server"):
+        return f"clients_per_server=, {below}"
+    return f"a selector of {below}, such as fljax.participation.PerServer(count)"
+
+
+def template_of(simulation: Simulation) -> Simulation:
+    """The simulation without samples, whose clients' servers are an argument of its programs."""
+    network = network_of_selector(simulation)
+    return replace(
+        simulation,
+        problem=simulation.problem_on_disk.bare(),
+        network=None if network is None else CohortFederation.of(network),
+    )
+
+
+def _network_of(template: Simulation, numbers: Array) -> CohortFederation | None:
+    """The servers of some clients."""
+    network = template.network
+    return network.take(numbers) if isinstance(network, CohortFederation) else None
+
+
+def _model_of_clients(template: Simulation) -> Callable[[Array], Any] | None:
+    """The function from servers' models to their clients'; ``None`` with one server."""
+    network = template.network
+    return network.of_clients if isinstance(network, CohortFederation) else None
 
 
 def _rows_of_fraction(selector: Selector, clients: int, devices: int) -> int | None:
@@ -172,11 +214,12 @@ def _with_data(template: Simulation, numbers: Array, data: Mapping[str, Any]) ->
 
 def _initial_rows(
     template: Simulation, numbers: Array, data: Mapping[str, Any], layout: StateLayout
-) -> list[Array]:
-    """The state's rows of clients that have not taken part yet."""
+) -> tuple[list[Array], list[Array]]:
+    """The state's rows of clients that have not taken part yet, and the rows that stay constant."""
     problem = template.problem_on_disk.holding(numbers, data)
     cohort = replace(problem.take(numbers), initial=problem.initial)
-    return layout.rows_of(template.algorithm.init(cohort, None))
+    state = template.algorithm.init(cohort, _network_of(template, numbers))
+    return layout.rows_of(state), layout.constants_of(state)
 
 
 def _depends_on_number_of_clients(template: Simulation) -> ValueError:
@@ -197,7 +240,8 @@ def _rows_are_independent(
     """
     longer = jax.tree.map(lambda a: jnp.concatenate([a, a[:1]]), (numbers, data))
     rows, rows_of_longer = (
-        _initial_rows(template, n, d, layout) for n, d in ((numbers, data), longer)
+        list(itertools.chain(*_initial_rows(template, n, d, layout)))
+        for n, d in ((numbers, data), longer)
     )
     close = [jnp.allclose(a, b[:-1], rtol=1e-5) for a, b in zip(rows, rows_of_longer, strict=True)]
     return jnp.all(jnp.array([True, *close]))
@@ -217,18 +261,28 @@ def _layout(
     def compare(template: Simulation, numbers: Array, data: Mapping[str, Any]) -> list[Array]:
         population = template.problem_on_disk.holding(numbers, data)
         cohort = replace(population.take(numbers), initial=population.initial)
-        states = [template.algorithm.init(problem, None) for problem in (population, cohort)]
+        states = [
+            template.algorithm.init(problem, network)
+            for problem, network in (
+                (population, template.network),
+                (cohort, _network_of(template, numbers)),
+            )
+        ]
         leaves = [jax.tree.leaves(state) for state in states]
         shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in of_state] for of_state in leaves]
         lazy = [isinstance(leaf, Rows) for leaf in leaves[0]]
-        results.extend((jax.tree.structure(states[0]), *shapes, lazy))
+        per_server = tuple(isinstance(leaf, ServerRows) for leaf in leaves[0])
+        constant = tuple(isinstance(leaf, Rows) and leaf.constant for leaf in leaves[0])
+        results.extend((jax.tree.structure(states[0]), *shapes, lazy, per_server, constant))
         return []
 
     jax.eval_shape(compare, template, numbers, data)
-    tree, population, cohort, lazy = results
+    tree, population, cohort, lazy, per_server, constant = results
     per_client = tuple(
-        is_lazy or in_population[0] != in_cohort[0]
-        for is_lazy, in_population, in_cohort in zip(lazy, population, cohort, strict=True)
+        not (is_servers or is_constant) and (is_lazy or in_population[0] != in_cohort[0])
+        for is_lazy, is_servers, is_constant, in_population, in_cohort in zip(
+            lazy, per_server, constant, population, cohort, strict=True
+        )
     )
 
     def row_shapes(shapes: list[Any]) -> tuple[Any, ...]:
@@ -237,13 +291,14 @@ def _layout(
 
     if row_shapes(cohort) != row_shapes(population):
         raise _depends_on_number_of_clients(template)
-    return StateLayout(tree, per_client, row_shapes(cohort))
+    return StateLayout(tree, per_client, per_server, constant, row_shapes(cohort))
 
 
 @functools.partial(jax.jit, static_argnames=("count", "clients", "rows_of_mask"))
 def _draw_participants(
     selector: Selector,
     pattern: Pattern | None,
+    network: Federation | None,
     key: Array,
     availability: PyTree,
     first: Array,
@@ -263,7 +318,7 @@ def _draw_participants(
             availability, available = pattern.draw(
                 availability, key_of(now, "availability"), round, clients
             )
-        chosen = selector.choose(key_of(now, "participation"), available, None, round)
+        chosen = selector.choose(key_of(now, "participation"), available, network, round)
         return availability, _listed(chosen, rows_of_mask)
 
     rounds = jnp.asarray(first, jnp.int32) + jnp.arange(count, dtype=jnp.int32)
@@ -307,19 +362,31 @@ def _run_round(
     assert participants.clients is not None
     problem = template.problem_on_disk
     simulation = _with_data(template, participants.clients, data)
-    if layout.rows:
-        initial = _initial_rows(template, participants.clients, data, layout)
+    constants = []
+    if layout.rows or any(layout.constant):
+        initial, constants = _initial_rows(template, participants.clients, data, layout)
         rows = [
             Rows("states", participants.clients, _select(stored, old, new), problem.clients)
             for old, new in zip(rows, initial, strict=True)
         ]
-    carry = carry._replace(state=layout.merge(carry.state, rows))
+        constants = [
+            Rows("factors", participants.clients, row, problem.clients, constant=True)
+            for row in constants
+        ]
+    of_clients = _model_of_clients(template)
+    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients, constants))
     invited = template.algorithm.selection, participants  # pyright: ignore[reportAttributeAccessIssue]
     with sharing(shared):
         carry = run_round(
             simulation, prepare(simulation, rounds), key, carry, round, rounds, invited
         )
-    rows = [leaf.rows for leaf in layout.rows_of(carry.state)]  # pyright: ignore[reportAttributeAccessIssue]
+    rows = layout.written(carry.state)
+    for before, after in zip(constants, layout.constants_of(carry.state), strict=True):
+        if before is not after:
+            raise TypeError(
+                f"{type(template.algorithm).__name__}.step changes what follows from clients' "
+                "samples alone and is not kept between rounds."
+            )
     return _replicate((carry._replace(state=layout.shared(carry.state)), rows), shared)
 
 
@@ -347,16 +414,23 @@ def _evaluate(
     if shared and problem.view is not None and len(numbers) % jax.device_count() == 0:
         problem = replace(problem, view=split(problem.view, len(numbers)))
     simulation = replace(template, problem=problem.view or problem.stored())
-    if problem.view is not None and layout.rows:
+    network = template.network
+    if problem.view is not None:
+        network = _network_of(template, numbers)
+        simulation = replace(simulation, network=network)
+    constants = None
+    if problem.view is not None and (layout.rows or any(layout.constant)):
         evaluated = replace(problem.view, initial=problem.initial)
-        initial = layout.rows_of(template.algorithm.init(evaluated, None))
+        state = template.algorithm.init(evaluated, network)
+        initial, constants = layout.rows_of(state), layout.constants_of(state)
         rows = [_select(stored, old, new) for old, new in zip(rows, initial, strict=True)]
     elif layout.rows:
         rows = [Rows("models", None, row, problem.clients) for row in rows]
     if problem.view is not None and simulation.attack is not None:
         attackers = jnp.asarray(simulation.attack.attackers)[numbers]
         simulation = replace(simulation, attack=replace(simulation.attack, attackers=attackers))
-    carry = carry._replace(state=layout.merge(carry.state, rows))
+    of_clients = _model_of_clients(simulation)
+    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients, constants))
     with sharing(shared):
         record = evaluate_metrics(simulation, prepare_without_noise(simulation), carry, round)
     return _replicate((record, jnp.stack(carry.traffic, axis=1)), shared)
@@ -373,7 +447,8 @@ def _finish(
         Rows("models", numbers, jnp.zeros((0, *shape), dtype), simulation.problem.clients)
         for shape, dtype in layout.rows
     ]
-    carry = carry._replace(state=layout.merge(carry.state, rows))
+    of_clients = _model_of_clients(template)
+    carry = carry._replace(state=layout.merge(carry.state, rows, of_clients))
     results = outcome(simulation, prepare(simulation, rounds), carry), final_ledger(carry)
     return _replicate(results, shared)
 
@@ -390,10 +465,11 @@ class _OnZeros(NamedTuple):
     def of(cls, simulation: Simulation, key: Array) -> "_OnZeros":
         shapes, rows_of_mask = check_population(simulation)
         problem = simulation.problem_on_disk
-        template = replace(simulation, problem=problem.bare())
+        template = template_of(simulation)
         selector, pattern = template.algorithm.selection, template.participation
         _, (drawn, _) = _draw_participants(
-            *(selector, pattern, key, _first_availability(template, key), np.int32(1)),
+            *(selector, pattern, network_of_selector(simulation)),
+            *(key, _first_availability(template, key), np.int32(1)),
             count=1,
             clients=problem.clients,
             rows_of_mask=rows_of_mask,
@@ -445,7 +521,9 @@ def first_step(simulation: Simulation, key: Array, rounds: int, is_begun: bool) 
         return layout.shared(carry.state)
     numbers = participants.numbers
     rows = [Rows("states", numbers, row, clients) for row in zeros.rows(len(numbers))]
-    carry = carry._replace(state=layout.merge(layout.shared(carry.state), rows))
+    of_clients = _model_of_clients(template)
+    parts = layout.shared(carry.state), rows, of_clients, layout.constants_of(carry.state)
+    carry = carry._replace(state=layout.merge(*parts))
     now = make_round(simulation, prepared, key, carry, jnp.ones((), jnp.int32), rounds)[0]
     now.invited = simulation.algorithm.selection, participants  # pyright: ignore[reportAttributeAccessIssue]
     return layout.shared(simulation.algorithm.step(carry.state, now))
@@ -505,7 +583,8 @@ class CohortRun:
         if shared:
             _check_divisible(self.shapes)
             self.problem = replace(self.problem, padded=True)  # each device has its own rows
-        self.template = replace(simulation, problem=self.problem.bare())
+        self.network = network_of_selector(simulation)
+        self.template = template_of(replace(simulation, problem=self.problem))
         # Runs with the same kind may share the samples of a cohort.
         self.data = self.problem.shapes(len(self.shapes.here))
         self.kind_of_samples = self.problem.population, type(self.problem.loss), str(self.data)
@@ -624,7 +703,7 @@ def named_demand(algorithm: Algorithm) -> Iterator[None]:
         yield
     except TypeError as error:
         # `Rows` refuses to become an array of all clients; JAX raises before it can explain.
-        if not re.search(rf"\b{Rows.__name__}\b", str(error)):
+        if not re.search(rf"\b({Rows.__name__}|{ServerRows.__name__})\b", str(error)):
             raise
         raise TypeError(
             f"all clients' data or states are asked for by {type(algorithm).label}, "
@@ -700,7 +779,7 @@ def _users(runs: Sequence[CohortRun]) -> Iterator[Users]:
 
 def _digest_of_draw(run: CohortRun) -> Any:
     """What the participants of a run's next rounds depend on, to be compared."""
-    parts = run.template.algorithm.selection, run.template.participation
+    parts = run.template.algorithm.selection, run.template.participation, run.network
     leaves, tree = jax.tree.flatten((parts, jax.random.key_data(run.key)))
     arrays = [np.asarray(leaf) for leaf in leaves]
     values = tuple((a.dtype.str, a.shape, a.tobytes()) for a in arrays)
@@ -713,7 +792,8 @@ def _drawn(run: CohortRun) -> Iterator[Participants]:
     availability = run.availability
     for start in range(run.number + 1, run.rounds + 1, ROUNDS_PER_DRAW):
         availability, (drawn, counts) = _draw_participants(
-            *(selector, run.template.participation, run.key, availability, np.int32(start)),
+            *(selector, run.template.participation, run.network),
+            *(run.key, availability, np.int32(start)),
             count=ROUNDS_PER_DRAW,
             clients=run.problem.clients,
             rows_of_mask=run.rows_of_mask,
@@ -750,7 +830,7 @@ def run_cohorts(
     shapes, _ = check_population(simulation, shared)
     if shared:
         _check_divisible(shapes)
-    template = replace(simulation, problem=simulation.problem_on_disk.bare())
+    template = template_of(simulation)
     identity = {}
     if folder is not None:
         identity = run_identity(template, key, rounds, record_every, shared)

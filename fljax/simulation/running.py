@@ -118,7 +118,8 @@ def run(
     if isinstance(simulation.problem, OnDisk):
         shared = shard_over is not None
         records, model = run_cohorts(simulation, key, rounds, record_every, store, shared)
-        axes = ("parameter",)
+        of_servers = model is not None and model.ndim == 2
+        axes = ("server", "parameter") if of_servers else ("parameter",)
     elif store is not None:
         raise ValueError(
             "store= keeps a run over a population on disk; a run from memory is kept by "

@@ -70,7 +70,7 @@ def check_sampling(simulation: Simulation, rounds: int) -> None:
         if not compatibility.of_the_library(selector):
             _once_concrete(
                 functools.partial(_check_selector, simulation.problem.clients, rounds),
-                (selector, _network_of_selector(simulation)),
+                (selector, network_of_selector(simulation)),
             )
         if user_defined and not simulation.problem.on_disk:
             _once_concrete(
@@ -96,7 +96,7 @@ def _once_concrete(check: Callable[[Any], None], tree: PyTree) -> None:
     checks.check_when_concrete(rebuilt, *leaves)
 
 
-def _network_of_selector(simulation: Simulation) -> Any:
+def network_of_selector(simulation: Simulation) -> Any:
     if type(simulation.algorithm).needs.network is None:
         return None
     return compatibility.network_at_start(simulation.network)

@@ -6,7 +6,7 @@ state before it; :func:`advance` scans :func:`run_round` and :func:`evaluate_met
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax._core import checks
-from fljax._core.cohort_rows import Rows
+from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.linalg import accumulated, all_finite
 from fljax._core.memory import check_fits
 from fljax._core.prng import key_of, round_key
@@ -402,13 +402,14 @@ def evaluate_metrics(
         problem = problem.with_state(states)
     model, _ = evaluated_models(simulation, prepared, carry.state)
     shared = model if model.ndim == 1 else None
-    model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
+    if not isinstance(model, ServerRows):
+        model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
     honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
     problem = problem.at(round) if problem.online else problem.judged
     now = Snapshot(
         problem,
         simulation.network,
-        model,
+        cast(Array, model),
         prepared.optimum,
         shared,
         carry.state,
@@ -497,11 +498,9 @@ def _totals(carry: Carry) -> dict[str, Array]:
     return {name: jnp.sum(parts, axis=0) for name, parts in carry.spent.items()}
 
 
-def evaluated_models(
-    simulation: Simulation, prepared: Prepared, state: PyTree
-) -> tuple[Array, bool]:
+def evaluated_models(simulation: Simulation, prepared: Prepared, state: PyTree) -> tuple[Any, bool]:
     """The models that metrics evaluate, ``[K, D]`` or one for all, ``[D]``, and whether they are
-    the released ones.
+    the released ones. Over a population they may be :class:`~fljax._core.cohort_rows.Rows`.
     """
     algorithm = simulation.algorithm
     if type(algorithm).released is Algorithm.released:

@@ -129,6 +129,7 @@ class Collection:
         record_every: int,
         metrics: Mapping[str, Mapping[str, Any]],
         evaluated: Sequence[int] = (),
+        of_servers: bool = False,
     ) -> xr.Dataset:
         """The results so far.
 
@@ -140,6 +141,7 @@ class Collection:
           record_every: number of rounds per record.
           metrics: attributes by name, see :func:`fljax.results.dataset.describe`.
           evaluated: the clients of a population that metrics evaluate, if not all.
+          of_servers: whether models are of the servers of a population.
         """
         dims = (*axes, "seed")
         shape = (*self.shape, len(self.seeds))
@@ -155,7 +157,8 @@ class Collection:
         dataset = assemble(shaped, dims, coords, rounds, record_every, metrics)
         if model is not None:
             of_server = model.ndim == len(dims) + 1  # the only one of a population
-            axes_of_model = ("parameter",) if of_server else ("client", "parameter")
+            owner = "server" if of_servers else "client"
+            axes_of_model = ("parameter",) if of_server else (owner, "parameter")
             dataset["model"] = ((*dims, *axes_of_model), model)
         if self.stopped.any():
             attrs = {"long_name": "round at which the run was stopped early, 0 if it was not"}
@@ -262,7 +265,13 @@ def read(folder: str | PathLike) -> xr.Dataset:
     collection = Collection(labels, shape, study["seeds"], study["rounds"] // record_every)
     for block in store.blocks():
         collection.add(block)
-    dataset = collection.dataset(axes, record_every, study["metrics"], study.get("evaluated", ()))
+    dataset = collection.dataset(
+        axes,
+        record_every,
+        study["metrics"],
+        study.get("evaluated", ()),
+        study.get("of_servers", False),
+    )
     programs = [point["program"] for point in study["points"].values()]
     dataset.attrs |= study["attributes"] | request_attributes(study["rounds"], programs)
     promises.state(dataset)

@@ -599,7 +599,7 @@ class StudyRun:
         request = self.request
         axes = {axis.name: axis.labels for axis in study.axes}
         dataset = self.collection.dataset(
-            axes, request.record_every, study.metrics, study.evaluated
+            axes, request.record_every, study.metrics, study.evaluated, study.of_servers
         )
         for axis in study.axes:
             extra_coords = {

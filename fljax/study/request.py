@@ -25,6 +25,7 @@ from fljax._core.version import __version__
 from fljax.metrics.definitions import check_scalar
 from fljax.privacy.secrets import fingerprint_of, secret_of
 from fljax.results.dataset import describe
+from fljax.simulation.sampling_checks import network_of_selector
 from fljax.simulation.scan import check_rounds
 from fljax.simulation.scenario import Simulation
 from fljax.study import batched_program, block_sizes
@@ -191,6 +192,11 @@ class Study:
         return list(getattr(self.groups[0].abstract.problem, "evaluated", ()))
 
     @property
+    def of_servers(self) -> bool:
+        """Whether its models are of several servers of a population."""
+        return self.on_disk and network_of_selector(self.groups[0].abstract) is not None
+
+    @property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Attributes of a dataset that describe the metrics and the privacy budgets."""
         simulations = [group.abstract for group in self.groups]
@@ -242,7 +248,11 @@ class Study:
             "seeds": request.seed_list,
             "rounds": request.rounds,
             "metrics": self.metrics,
-        } | ({"evaluated": self.evaluated} if self.evaluated else {})
+        } | {
+            name: value
+            for name in ("evaluated", "of_servers")
+            if (value := getattr(self, name))  # only where there is something to say
+        }
 
 
 @functools.cache
@@ -324,12 +334,21 @@ def _check_divisible(groups: list[Group]) -> None:
 
 
 def _check_shapes(groups: list[Group]) -> None:
-    shapes = {(group.abstract.problem.clients, group.abstract.problem.dim) for group in groups}
+    shapes = {(_owners(group.abstract), group.abstract.problem.dim) for group in groups}
     if len(shapes) > 1:
+        owners = "servers" if groups[0].abstract.problem.on_disk else "clients"
         raise ValueError(
-            f"models of several shapes, {sorted(shapes)} (clients, parameters), cannot be kept in "
+            f"models of several shapes, {sorted(shapes)} ({owners}, parameters), cannot be kept in "
             "one array; run those grid points as studies of their own, or leave keep_models out."
         )
+
+
+def _owners(simulation: Simulation) -> int:
+    """How many models a run has: one of each client, or, over a population, of each server."""
+    if not simulation.problem.on_disk:
+        return simulation.problem.clients
+    network = network_of_selector(simulation)
+    return 1 if network is None else network.servers
 
 
 def _check_identified(program: Program, identities: list[str]) -> None:

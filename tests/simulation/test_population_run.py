@@ -691,7 +691,7 @@ def test_a_killed_run_resumes(population, tmp_path):
             fl.algorithms.FedAvg(0.1, selector=PowerOfChoice(2, candidates=4)),
             "PowerOfChoice does not choose by the round's key alone",
         ),
-        (fl.algorithms.ConventionalFL(0.1), "does not learn with some clients"),
+        (fl.algorithms.ConventionalFL(0.1), "does not learn with some of a server.s clients"),
     ],
 )
 def test_algorithms_that_need_all_clients_are_refused(population, algorithm, message):

@@ -1,7 +1,7 @@
 r"""Graph federated learning by gradient steps (Rizk 2023, section 3.2)."""
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -113,7 +113,7 @@ class GraphFedAvg(Algorithm):
         if self.batches is not None:
             self.batches.check(problem)
         server = jnp.tile(server_start(problem), (network.servers, 1))
-        return GraphFedAvgState(server[jnp.asarray(network.server, jnp.int32)], server)
+        return GraphFedAvgState(network.of_clients(server), server)
 
     def step(self, state: GraphFedAvgState, now: Round) -> GraphFedAvgState:
         problem = now.problem
@@ -159,9 +159,9 @@ class GraphFedAvg(Algorithm):
         server = psi
         if network.graph is not None:
             server = link.combine(psi, network.graph.mixing("metropolis"))
-        return GraphFedAvgState(server[home], server)
+        return GraphFedAvgState(network.of_clients(server), server)
 
-    def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Array:
+    def released(self, state: GraphFedAvgState, problem: Problem, network: Federation) -> Any:
         """Return the servers' models."""
         return state.model
 

@@ -194,13 +194,13 @@ class HierFAVG(ReleasesModel, Averaging):
 
     def init(self, problem: Problem, network: Federation) -> HierFAVGState:
         start = server_start(problem)
-        home = jnp.asarray(network.server, jnp.int32)
         counts = [network.servers, *(max(above) + 1 for above in parents_of(network))]
         server, *above = (jnp.tile(start, (count, 1)) for count in counts)
         compressed = any(compressor is not None for compressor in self.compressors(len(counts)))
         received = (server, *above)[:-1] if compressed else ()
         bits = jnp.zeros((2, len(counts), 3), jnp.uint32)
-        return HierFAVGState(server[home], server, tuple(above), received, bits)
+        model = network.of_clients(server)
+        return HierFAVGState(model, server, tuple(above), received, bits)
 
     def step(self, state: HierFAVGState, now: Round) -> HierFAVGState:
         link = now.link
@@ -239,8 +239,9 @@ class HierFAVG(ReleasesModel, Averaging):
             bits[level] += [wide_difference(link.traffic.bits, before), none]
         counted = jnp.moveaxis(jnp.stack([jnp.stack(row) for row in bits]), -1, 0)
         server, *above = models
+        model = network.of_clients(server)
         return HierFAVGState(
-            server[home], server, tuple(above), tuple(received), wide_sum(state.bits, counted)
+            model, server, tuple(above), tuple(received), wide_sum(state.bits, counted)
         )
 
     def _averages_of_clients(

@@ -96,8 +96,7 @@ class PAOFedGraph(Algorithm):
         self.sharing.check(problem.dim)
         self.between.check(problem.dim)
         server = jnp.tile(server_start(problem), (network.servers, 1))
-        home = jnp.asarray(network.server, jnp.int32)
-        return PAOFedGraphState(server[home], start_models(problem), server)
+        return PAOFedGraphState(network.of_clients(server), start_models(problem), server)
 
     def exchanged(self, problem: Any) -> tuple[int, int] | None:
         return self.sharing.size, self.sharing.size
@@ -133,4 +132,4 @@ class PAOFedGraph(Algorithm):
             portion = self.between.indices(portions, next_round, everyone[:1], dim)[0]
             mixed = link.combine(server[:, portion], network.graph.mixing("metropolis"))
             server = server.at[:, portion].set(mixed)
-        return PAOFedGraphState(server[home], local, server)
+        return PAOFedGraphState(network.of_clients(server), local, server)

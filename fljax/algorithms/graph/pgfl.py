@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax._core.numerics import HIGHEST
-from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, start_models
+from fljax.algorithms.algorithm import Algorithm, Needs, algorithm, server_start, start_models
 from fljax.algorithms.round import Round
 from fljax.graphs.federation import Federation
 from fljax.optimization.schedules import GeometricDecay
@@ -313,6 +313,8 @@ def cluster_start(
     """Return every server's initial model of each cluster: the mean of the initial models of the
     cluster's clients, at any server; of all clients for a cluster without clients.
     """
+    if problem.initial is None or problem.initial.ndim == 1:  # one model of all clients
+        return jnp.broadcast_to(server_start(problem), (network.servers, clusters, problem.dim))
     start = start_models(problem)
     member = (cluster[None] == jnp.arange(clusters, dtype=jnp.int32)[:, None]).astype(start.dtype)
     member = jnp.where(jnp.any(member > 0, axis=1, keepdims=True), member, 1)

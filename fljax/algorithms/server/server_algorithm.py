@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax._core import checks
+from fljax._core.cohort_rows import Rows
 from fljax._core.module import field, module, static
 from fljax.algorithms.algorithm import Algorithm, Needs
 from fljax.algorithms.local_steps import (
@@ -182,7 +183,7 @@ class LocalLearning(Algorithm):
     def invite(
         self,
         now: Round,
-        model: Array | None = None,
+        model: Array | Rows | None = None,
         draws: int | None = None,
     ) -> Cohort:
         """Choose the participants of this round and draw the batches of all their steps.
@@ -511,7 +512,7 @@ class Corrected(LocalLearning):
     def invite(
         self,
         now: Round,
-        model: Array | None = None,
+        model: Array | Rows | None = None,
         draws: int | None = None,
     ) -> Cohort:
         return super().invite(now, model, draws)._replace(weights=None)
