@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +153,16 @@ class OnDisk(Problem):
         """The same problem in a round whose participants' data are these."""
         rows = {name: Rows(name, numbers, data[name], self.clients) for name in DATA}
         return replace(self, **rows)
+
+    def weighing(self, importance: object) -> NoReturn:
+        """Raise ``ValueError``: an objective of clients with factors of their own is of clients in
+        memory, whose metrics and optimum have the same factors.
+        """
+        raise ValueError(
+            "the clients of a population have one importance each; take an algorithm's "
+            'weighting="samples" for averages by their samples, or clients in memory '
+            "(fljax.problems.from_clients) for factors of their own."
+        )
 
     def prepare(self) -> Any:
         """The problem itself."""

@@ -740,6 +740,12 @@ def test_an_algorithm_that_compares_all_clients_is_refused(population, algorithm
         fl.run(simulation, rounds=2)
 
 
+def test_clients_of_a_population_have_no_factors_of_their_own(population):
+    problem = on_disk(population)
+    with pytest.raises(ValueError, match=r'one importance each; take .* weighting="samples"'):
+        problem.weighing(np.ones(problem.clients))
+
+
 def test_states_that_depend_on_the_number_of_clients_are_refused(population):
     @fl.module
     class Shares(fl.algorithms.SCAFFOLD):
