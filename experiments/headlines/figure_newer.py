@@ -1,63 +1,36 @@
-"""Four later methods: acceleration of compressed descent without strong convexity, sketches of
-small clients' gradients, and features that are common and personal.
-"""
+"""Later methods: sketches of small clients' gradients, and common and personal features."""
 
 import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.headlines import figure_personal as personal
 from experiments.headlines.common import (
-    bound,
     built,
     chosen,
     compared,
     fewer_errors,
-    first_below,
-    in_the_median,
     ranked,
-    unlike,
 )
-from experiments.measures import joined, samples
+from experiments.measures import joined
 from experiments.own.figure_models import Size, dealt
 from fljax import algorithms as A
-from fljax import plotting, statistics
-from fljax.metrics.definitions import Metric, Snapshot
-from fljax.problems.solvers import smoothness
-from fljax.theory import compression
+from fljax import plotting
 
 # --------------------------------------------------------------------------- settings
 
-CLIENTS = Setting("clients of (a)", 20, "the papers have 10 to 100")
-SAMPLES = Setting("samples a client of (a)", 40, "of least squares without a norm")
-DIM = Setting("parameters of (a)", 20, "as many standard deviations of features")
-SCALES = Setting(
-    "least standard deviation of a feature",
-    0.001,
-    "of the largest, evenly spaced logarithms between: curvatures over six decades, so that the "
-    "objective is as good as not strongly convex",
-)
-SPREAD = Setting("spread of the clients' models", 1.0, "as far apart as from zero")
-SENT = Setting("numbers of a compressed message", 10, "a half: omega = 1, and K is above its cube")
-LEVEL = Setting(
-    "level of numbers of rounds and bits", -20.0, "dB: a hundredth of the start's excess"
-)
-ROUNDS = Setting(
-    "rounds of (a)", 20000, "DIANA is near the level; where not, its end is what counts"
-)
-MANY = Setting("clients of (b)", 500, "far more than take part, so that most do so a few times")
+MANY = Setting("clients of (a)", 500, "far more than take part, so that most do so a few times")
 FEW = Setting("participants of a round", 10, "two in a hundred; the paper has one")
-SMALL = Setting("images a client of (b)", 5, "of MNIST, as many as in the paper's CIFAR10")
-CONCENTRATION = Setting("concentration of the digits of (b)", 0.01, "mostly one digit a client")
-HIDDEN = Setting("hidden units of (b)", 32, "6,634 parameters")
+SMALL = Setting("images a client of (a)", 5, "of MNIST, as many as in the paper's CIFAR10")
+CONCENTRATION = Setting("concentration of the digits of (a)", 0.01, "mostly one digit a client")
+HIDDEN = Setting("hidden units of (a)", 32, "6,634 parameters")
 SKETCH = Setting("rows and columns of the sketch", (5, 132), "a tenth of the parameters")
 CHANGED = Setting(
     "parameters that FetchSGD changes in a round",
@@ -65,64 +38,30 @@ CHANGED = Setting(
     "a seventh and a half of the columns, both tried; the paper's are a tenth and more of them",
 )
 LARGEST = Setting("numbers of a message of local top-k", 469, "with their indices a tenth, too")
-PASSES = Setting("rounds of (b)", 400, "eight passes over all clients; a tenth of it for FedAvg")
+PASSES = Setting("rounds of (a)", 400, "eight passes over all clients; a tenth of it for FedAvg")
 MOMENTA = Setting("momenta at the server", (0.0, 0.9), "both tried; the paper's is 0.9")
 STEPS = Setting("local steps of FedAvg", (2, 10), "each judged; all images of a client in a step")
 STEPS_TRIED = Setting(
-    "step sizes of (b)",
+    "step sizes of (a)",
     (0.01, 1.0),
     "four a method and momentum at first, further where the best is on the edge; chosen by the "
     "error at the end on five seeds of their own",
 )
-READ = Setting("rounds of (b) that are read", 40, "the mean over the last")
+READ = Setting("rounds of (a) that are read", 40, "the mean over the last")
 ALIGNING = Setting(
     "alignment step of FedAS",
     (0.01, 0.1),
-    "the authors' and ten times as long; (c) is else as in headline-personal",
+    "the authors' and ten times as long; (b) is else as in headline-personal",
 )
 SEEDS = Setting("seeds", 20, "at most")
 
-HALF = fl.link.RandomK(SENT.value)
 ERROR = "error_rate"
 SKETCHED = "FetchSGD"
 TOP = "local top-k"
 WHOLE = "uncompressed SGD"
 
 
-# --------------------------------------------------------------------------- (a) acceleration
-
-
-def _relative_excess(now: Snapshot) -> Array:
-    """The excess of the objective over the least one, relative to that at zero.
-
-    Of least squares it is a mean square, which single precision does not lose as a difference.
-    """
-    differences = jnp.stack([now.model[0] - now.optimum, now.optimum])
-    squares = jnp.mean(jnp.einsum("knd,md->mkn", now.problem.features, differences) ** 2, (1, 2))
-    return squares[0] / squares[1]
-
-
-EXCESS = Metric(
-    "relative_excess",
-    _relative_excess,
-    "excess of the objective",
-    needs={"optimum", "data"},
-    decibel=True,
-)
-
-
-def convex(key: Array, name: str) -> fl.Simulation:
-    """Steps of the theorems for objectives that are convex and no more."""
-    scales = jnp.logspace(0, np.log10(SCALES.value), DIM.value)
-    problem = unlike(key, CLIENTS.value, SAMPLES.value, DIM.value, SPREAD.value, scales)
-    largest = jnp.max(smoothness(problem))
-    omega = HALF.variance(DIM.value)
-    step = getattr(compression, name.lower())(largest, omega, CLIENTS.value).step_size
-    algorithm = {"DIANA": A.DIANA, "CANITA": A.CANITA}[name](step, compression=HALF)
-    return fl.Simulation(problem, algorithm, metrics=[EXCESS])
-
-
-# --------------------------------------------------------------------------- (b) sketches
+# --------------------------------------------------------------------------- (a) sketches
 
 
 class Sent(NamedTuple):
@@ -175,7 +114,7 @@ def small_clients(key: Array, algorithm: Sent, size: Size) -> fl.Simulation:
     return fl.Simulation(problem, method, compression=compression, metrics=[ERROR])
 
 
-# --------------------------------------------------------------------------- (c) features
+# --------------------------------------------------------------------------- (b) features
 
 #: For each method, its constructor, the searched numbers, and the source of its promise.
 METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -201,11 +140,6 @@ def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, SEEDS.value)
     rule: dict[str, Any] = {"metric": ERROR, "seeds": seeds, "tuning_seeds": min(seeds, 5)}
 
-    def accelerated(name: str) -> xr.Dataset:
-        rounds = 400 if effort.quick else ROUNDS.value
-        settings = {"rounds": rounds, "seeds": seeds, "record_every": 50}
-        return effort.sweep(f"convex-{name}", bound(convex, name), **settings)
-
     def tenth(methods: Any, part: int) -> xr.Dataset:
         """The methods with the rounds of ten a record, ``part`` of which they have one."""
         clients = 2 * FEW.value if effort.quick else MANY.value
@@ -228,9 +162,7 @@ def study(effort: Effort) -> Studies:
     size = Size(images, clients, clients, personal.SAMPLES.value, rounds, network, 10)
     scenario = functools.partial(personal.digits, size=size)
     every = {"rounds": rounds, "record_every": 2, "points": 4}
-    names = ["DIANA", "CANITA"]
     return {
-        "convex": joined(*map(accelerated, names)).assign_coords(algorithm=names),
         "small": joined(tenth(EVERY_ROUND, 1), tenth(FEW_ROUNDS, 10)),
         "digits": compared(effort, "digits", scenario, SEARCHED, **rule, **every),
     }
@@ -240,41 +172,15 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("curvatures over six decades", "five images a client", "at the end, paired by seed")
-    drawing, axes = picture.panels(titles, columns=3, height=2.6)
-    plotting.learning_curves(studies["convex"], EXCESS.name, ax=axes[0])
+    titles = ("five images a client", "at the end, paired by seed")
+    drawing, axes = picture.panels(titles, columns=2, height=2.6)
+    plotting.learning_curves(studies["small"], ERROR, x="bits_up", ax=axes[0])
     axes[0].set_xscale("log")
-    axes[0].axhline(LEVEL.value, color="#999999", linewidth=0.8)
-    plotting.learning_curves(studies["small"], ERROR, x="bits_up", ax=axes[1])
-    axes[1].set_xscale("log")
-    ranked(axes[2], studies["digits"], ERROR, personal.END.value, above=personal.ALONE)
-    return picture.finish(drawing, "Acceleration, sketches and features")
+    ranked(axes[1], studies["digits"], ERROR, personal.END.value, above=personal.ALONE)
+    return picture.finish(drawing, "Sketches and features")
 
 
 # --------------------------------------------------------------------------- claims
-
-
-def spent(count: str) -> Measure:
-    """How many times as many rounds, or bits, DIANA needs as CANITA, in the median."""
-
-    def measure(studies: Studies) -> dict[str, Estimate]:
-        data = studies["convex"]
-
-        def spent_at_records(name: str) -> np.ndarray:
-            if count == "round":
-                return data["round"].values
-            return data[count].sel(algorithm=name).mean("seed").values.astype(float)
-
-        def until(name: str) -> np.ndarray:
-            curves = statistics.decibels(samples(data, name, EXCESS.name))
-            return first_below(curves, LEVEL.value, spent_at_records(name))
-
-        slower = until("DIANA")
-        # Where DIANA is not at the level, the ratio is at least that of its end.
-        slower = np.where(np.isnan(slower), spent_at_records("DIANA")[-1], slower)
-        return {"DIANA over CANITA": in_the_median(slower / until("CANITA"))}
-
-    return measure
 
 
 def than_others(studies: Studies) -> dict[str, Estimate]:
@@ -288,41 +194,22 @@ def than_others(studies: Studies) -> dict[str, Estimate]:
     }
 
 
-CONVEX = "least squares of twenty clients that differ, curvatures over six decades, theorems' steps"
 FIVE = "five hundred clients with five images, mostly of one digit, ten of them a round"
 
 FIGURE = Figure(
     name="headline-newer",
-    title="Acceleration, sketches and features",
+    title="Sketches of small clients' gradients, and common and personal features",
     source="the papers of the algorithms, cited at each claim",
-    caption="(a) Compressed descent with and without acceleration, where the objective is as good "
-    "as not strongly convex. (b) Clients with five images each, few of which take part in a round: "
+    caption="(a) Clients with five images each, few of which take part in a round: "
     "FetchSGD's sketches and local top-k have a tenth of a model's numbers in every round, FedAvg "
     "has whole models and several local steps in a tenth of the rounds, and uncompressed SGD ten "
-    "times as many bits as the others. (c) Clients with few digits each, as in "
+    "times as many bits as the others. (b) Clients with few digits each, as in "
     "headline-personal.",
     study=study,
     plot=plot,
     tuning=chosen("small", "digits"),
     keep=("bits_up",),
     claims=[
-        Claim(
-            "canita-is-faster",
-            "CANITA needs fewer rounds than DIANA where the objective is not strongly convex",
-            "Li and Richtarik 2021, abstract",
-            spent("round"),
-            (1, INFINITE),
-            condition=CONVEX,
-        ),
-        Claim(
-            "canita-saves-bits",
-            "and fewer bits, although its clients send two messages in a round",
-            "Li and Richtarik 2021, abstract; this comparison is ours",
-            spent("bits_up"),
-            (1, INFINITE),
-            condition=CONVEX,
-            ours=True,
-        ),
         Claim(
             "fetchsgd-beats-local-top-k-and-fedavg",
             "with small clients that seldom take part, FetchSGD errs less than local top-k and "
@@ -337,7 +224,6 @@ FIGURE = Figure(
         *personal.promises(METHODS),
     ],
     settings=[
-        *(CLIENTS, SAMPLES, DIM, SCALES, SPREAD, SENT, LEVEL, ROUNDS),
         *(
             MANY,
             FEW,
