@@ -133,6 +133,7 @@ FIGURE = Figure(
     "clients send two in a round.",
     study=study,
     plot=plot,
+    keep=("bits_up",),
     claims=[
         Claim(
             "canita-is-faster",
