@@ -34,6 +34,8 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "TAMUNA": ("headline-communication", "tamuna-saves-bits"),
     "EF-SGD": ("headline-communication", "error-feedback-has-the-rate-of-sgd"),
     "PowerSGD": ("headline-communication", "powersgd-is-as-accurate"),
+    "CANITA": ("headline-convex", "canita-is-faster"),
+    "FetchSGD": ("headline-newer", "fetchsgd-beats-local-top-k-and-fedavg"),
     # peers
     "CTA": ("headline-exact", "diffusion-stops-short"),
     "ATC": ("headline-exact", "diffusion-stops-short"),
@@ -146,6 +148,8 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedPAC": ("headline-personal", "fedpac-beats-one-model"),
     "FedKD": ("headline-personal", "fedkd-saves-communication"),
     "FML": ("headline-personal", "fml-beats-one-model"),
+    "FedAS": ("headline-newer", "fedas-beats-one-model"),
+    "GPFL": ("headline-newer", "gpfl-beats-one-model"),
     "FedProto": ("headline-personal", "fedproto-beats-learning-alone"),
     "FedDistill": ("headline-personal", "feddistill-beats-learning-alone"),
     "FedAvg-FT": ("headline-personal", "fine-tuning-beats-one-model"),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -432,9 +433,10 @@ def than_each(*others: str, name: str) -> Measure:
     return measure
 
 
-def promises() -> list[Claim]:
+def promises(methods: Mapping[str, tuple[Any, Any, str]]) -> list[Claim]:
+    """The claims of methods of the study ``digits``, from the sources of their promises."""
     result = []
-    for name, (_, _, source) in METHODS.items():
+    for name, (_, _, source) in methods.items():
         slug = name.lower().replace(" ", "-")
         other, called = (ALONE, "learning alone") if name in SILENT else (COMMON, "one model")
         whom = "clients who learn alone"
@@ -495,7 +497,7 @@ FIGURE = Figure(
             (0, INFINITE),
             condition=INSTANCE,
         ),
-        *promises(),
+        *promises(METHODS),
         Claim(
             "fedkd-saves-communication",
             "FedKD's clients send less than those of federated averaging",

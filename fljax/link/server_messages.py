@@ -480,6 +480,9 @@ class ServerMessages(OutgoingMessages):
         """
         lags = np.arange(len(delays.lags), dtype=np.int32)[:, None]
         weight_by_lag = jnp.where(lag[None] == lags, weight[None], 0)
+        weight_sums = accumulators.weight_sums(weight_by_lag)
+        row = jnp.zeros(1, jnp.int32)
+        whole = jax.eval_shape(accumulators.parameters, row) is None
 
         def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             """Add the group's messages to the sums, ``[lags, number * D]``."""
@@ -490,13 +493,10 @@ class ServerMessages(OutgoingMessages):
                 values = values - (start[None] if indices is None else start.reshape(-1)[indices])
             if indices is None:  # whole messages into one sum: a product of matrices
                 by_lag = jnp.where(real[None], weight_by_lag[:, group], 0)
-                total = total + jnp.matmul(by_lag, values, precision=HIGHEST)
-                return total, share + jnp.sum(by_lag, axis=1, keepdims=True)
+                return total + jnp.matmul(by_lag, values, precision=HIGHEST), share
             weights = jnp.where(real, weight[group], 0)[:, None]
-            if accumulators.parameters(group) is None:  # a row at a time, not a number at a time
-                by_weight = jnp.broadcast_to(weights, values.shape)
-                total = accumulators.added_to(total, lag[group], group, weights * values)
-                return total, accumulators.added_to(share, lag[group], group, by_weight)
+            if whole:  # a row at a time, not a number at a time
+                return accumulators.added_to(total, lag[group], group, weights * values), share
             spread = jnp.broadcast_to(weights, indices.shape)
             entries = (lag[group][:, None], indices)  # a lost message has no row: it is dropped
             total = total.at[entries].add(spread * values, mode="drop")
@@ -504,8 +504,10 @@ class ServerMessages(OutgoingMessages):
 
         size = accumulators.number * accumulators.dim
         zero = jnp.zeros((len(delays.lags), size), weight.dtype)
-        total, share = sum_over_senders(add, senders, (zero, zero))
-        return Line(total, share, accumulators.weight_sums(weight_by_lag))
+        # Whole messages have one weight for all of their numbers, so no table of shares is summed.
+        share = jnp.repeat(weight_sums, accumulators.dim, axis=1) if whole else zero
+        total, share = sum_over_senders(add, senders, (zero, share))
+        return Line(total, share, weight_sums)
 
     def _arrivals(self, sent: Line, alpha: Array, delays: DelayLaw, covers: bool) -> Line:
         """The sums that arrive now, sent in this round or before; the delay line moves on.

@@ -15,11 +15,13 @@ from experiments import commands, report
 from experiments.figure import REGISTRY, Effort
 from experiments.headlines import (
     figure_communication,
+    figure_convex,
     figure_dissimilarity,
     figure_exact,
     figure_gossip,
     figure_hierarchy,
     figure_late,
+    figure_newer,
     figure_peers,
     figure_personal,
     figure_private,
@@ -93,9 +95,10 @@ def test_clients_differ_by_the_given_spread():
 @pytest.mark.parametrize(
     "module",
     [
-        *(figure_communication, figure_dissimilarity, figure_exact, figure_gossip),
-        *(figure_hierarchy, figure_late, figure_peers, figure_personal, figure_private),
-        figure_skew,
+        *(figure_communication, figure_convex, figure_dissimilarity, figure_exact),
+        figure_gossip,
+        *(figure_hierarchy, figure_late, figure_newer, figure_peers, figure_personal),
+        *(figure_private, figure_skew),
     ],
 )
 def test_quick_studies_are_drawn_and_judged(module):
@@ -109,8 +112,8 @@ def test_quick_studies_are_drawn_and_judged(module):
 
 #: Registered algorithms whose main promise no figure judges yet, which the page says.
 UNJUDGED = [
-    *("CANITA", "CFL", "EASGD", "FedADMM", "FedAS", "FedCross", "FedDF", "FedEM", "FedMD"),
-    *("FetchSGD", "FjORD", "GPFL", "HeteroFL", "kNN-Per", "Random walk"),
+    *("CFL", "EASGD", "FedADMM", "FedCross", "FedDF", "FedEM", "FedMD", "FjORD", "HeteroFL"),
+    *("kNN-Per", "Random walk"),
 ]
 
 
@@ -212,6 +215,39 @@ def test_methods_that_never_arrive_are_not_compared():
     ends = figure_late.lasting(3, 400)
     assert (np.diff(ends) >= 1).all()
     assert np.diff(ends).mean() == pytest.approx(1 + 27.2, rel=0.1)  # of ten geometric numbers
+
+
+def accelerated(faster):
+    """A study where DIANA ends at -20 dB after 100 rounds, where CANITA is after ``faster``."""
+    rounds = np.arange(1, 101)
+    curves = 10 ** (-2 * np.array([rounds / 100, rounds / faster]))
+    sent = np.tile(rounds, (2, 6, 1)) * np.array([1, 2])[:, None, None]
+    values = np.tile(curves[:, None], (1, 6, 1))
+    names = ["DIANA", "CANITA"]
+    data = of_methods(figure_convex.EXCESS.name, values, algorithm=names, round=rounds)
+    return {"convex": data.assign(bits_up=(("algorithm", "seed", "round"), sent))}
+
+
+@pytest.mark.parametrize(("faster", "times"), [(25, 4), (200, 1)])
+def test_rounds_are_compared_where_the_slower_method_ends(faster, times):
+    """A method that is never there counts with its end."""
+    for count, of in (("round", times), ("bits_up", times / 2)):
+        (result,) = figure_convex.spent(count)(accelerated(faster)).values()
+        assert result.value == pytest.approx(of, rel=0.01)
+
+
+def test_an_excess_is_that_of_the_objective():
+    with configured("jax_enable_x64", True):
+        simulation = figure_convex.convex(jax.random.key(0), "CANITA")
+        simulation = dataclasses.replace(
+            simulation, metrics=[figure_convex.EXCESS, "suboptimality", "objective"]
+        )
+        run = fl.run(simulation, rounds=20)
+        problem = simulation.problem
+        at_zero = jnp.sum(problem.objective(jnp.zeros((problem.clients, problem.dim))))
+    least = run.objective.values[-1] - run.suboptimality.values[-1]
+    expected = run.suboptimality.values / (float(at_zero) - least)
+    np.testing.assert_allclose(run.relative_excess.values, expected, rtol=1e-6)
 
 
 def test_the_order_of_the_step_is_the_exponent():

@@ -132,6 +132,27 @@ def test_weights_of_messages_make_a_weighted_mean():
     close(arrived.share, [1])
 
 
+@pytest.mark.parametrize(("servers", "sums"), [(1, 0), (5, 2)])
+def test_weights_of_whole_messages_are_added_once_for_all_of_their_numbers(servers, sums):
+    """Of several servers the messages are one sum by row, and their weights another."""
+    k_values, k_weights = jax.random.split(jax.random.key(0))
+    network = None if servers == 1 else fl.graphs.tree([servers, 100 // servers])
+
+    def one_round(values, weights):
+        link = Link(jax.random.key(1), jnp.int32(1), 1, 100, stages=Stages(), network=network)
+        around = jnp.zeros((servers, 3) if network else 3)
+        return link.collect(values, jnp.ones(100, bool), around, weights=weights)
+
+    values = jax.random.normal(k_values, (100, 3))
+    weights = jax.random.uniform(k_weights, (100,))
+    assert str(jax.make_jaxpr(one_round)(values, weights)).count("scatter-add[") == sums
+    arrived = jax.jit(one_round)(values, weights)
+    close(arrived.share, np.ones_like(arrived.share))
+    each = np.asarray(weights).reshape(servers, -1)
+    means = np.einsum("sk,skd->sd", each, np.asarray(values).reshape(servers, -1, 3))
+    close(arrived.total, (means / each.sum(1, keepdims=True)).reshape(arrived.total.shape))
+
+
 LATE = DelayTrace(np.array([[0, 1, 2], [0, 1, -1], [3, 0, 0]]), 2)
 MODELS = [
     Sent([[10.0], [20], [30]]),
