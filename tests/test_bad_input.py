@@ -1562,6 +1562,7 @@ ASKING = {("algorithms.FedAvg", "keeps_optimizer")}
 ACCEPTED = {
     ("contrib.label_sensitivity", "coupling"): "list",
     ("contrib.sharing_noise", "coupling"): "list",
+    ("data.SourcePopulation", "version"): "text",
     ("metrics.Metric", "needs"): "empty",
     # Public samples, whose shape is compared with the clients' by a simulation.
     ("algorithms.FedMD", "public"): "shape",
@@ -1817,6 +1818,10 @@ ACCOUNTED = {
 }
 
 
+#: Classes without fields that users construct.
+OTHER_CLASSES = {"data.SourcePopulation"}
+
+
 def public():
     """Every public callable with parameters, by room and name."""
     for module_name, module_ in PACKAGES.items():
@@ -1827,7 +1832,7 @@ def public():
                 continue
             if module_name == "" and name in NOT_COVERED:
                 continue
-            if isinstance(result, type) and not is_record(result):
+            if isinstance(result, type) and not (is_record(result) or label in OTHER_CLASSES):
                 continue
             if parameters(result):
                 yield label, result

@@ -87,8 +87,12 @@ class SourcePopulation(Population):
         if isinstance(client, Partition):
             groups = rows_of_partition(client, count)
         else:
-            owners = self._reader.column(client) if is_column else client
-            groups = rows_by_name(checks.names("client", owners))
+            owners = checks.names("client", self._reader.column(client) if is_column else client)
+            if len(owners) != count:
+                raise ValueError(
+                    f"client must name the client of each of the {count} rows, got {len(owners)}."
+                )
+            groups = rows_by_name(owners)
         pairs = list(groups)
         self.names = [name for name, _ in pairs]
         self.sizes = np.array([len(rows) for _, rows in pairs], np.int64)
