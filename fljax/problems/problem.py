@@ -525,7 +525,7 @@ class Problem:
 
     @property
     def total_weights(self) -> Float[Array, " clients"]:
-        """The sum of the weights of each client's samples: its importance, or one."""
+        """The sum of the weights of each client's samples, which is its importance or one."""
         return jnp.sum(jnp.asarray(self.weights), axis=1)
 
     def sample_counts(self) -> Int[Array, " clients"]:

@@ -128,7 +128,7 @@ class IFCA(Algorithm):
 
     @property
     def has_personal_networks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Yes: clients' models are of different clusters."""
+        """Yes, since clients' models are of different clusters."""
         return True
 
     @property
