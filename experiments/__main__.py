@@ -103,7 +103,7 @@ def parser() -> Parser:
         "--seeds",
         type=count,
         metavar="N",
-        help="Monte-Carlo runs (default 100, with --quick 8)",
+        help="Monte-Carlo runs (default: as the figures are published, with --quick 8)",
     )
     add_folders(run, FIGURES, RESULTS, QUICK_RESULTS)
     run.add_argument(

@@ -138,7 +138,8 @@ def run(
     Args:
       names: of the figures.
       quick: fewer seeds, budgets and candidates.
-      seeds: Monte-Carlo runs; ``None`` for as many as the effort has.
+      seeds: Monte-Carlo runs; ``None`` for as many as each figure is published with, or few if
+        quick.
       folder: of the results; a figure whose numbers are replaced has a folder in it.
       store: folder of unfinished studies; ``None`` for a folder in the cache.
       jobs: figures side by side.
@@ -148,15 +149,15 @@ def run(
     figures = find(names)
     replaced = replacements(figures[0], requests) if requests else {}
     base = QUICK if quick else FULL
-    count = base.seeds if seeds is None else seeds
-    effort = Effort(count, min(base.tuning_seeds, count), quick)
+    effort = base if seeds is None else Effort(seeds, min(base.tuning_seeds, seeds), quick)
     # Workers of an executor may start in other folders.
     work = writable(unfinished(effort, replaced) if store is None else store).resolve()
     writable(folder)
     if store is None:
         for figure in figures:
             discard_stale(work, figure.name)
-    compute = functools.partial(_run_one, effort=effort, work=work, folder=folder)
+    requested = effort if quick or seeds is not None else None
+    compute = functools.partial(_run_one, effort=requested, work=work, folder=folder)
     if executor is not None:
         compute = functools.partial(compute, folder=folder.resolve())
         hand_out(executor, compute, [figure.name for figure in figures])
@@ -234,13 +235,15 @@ def check_folder(figure: Figure, folder: Path) -> None:
         )
 
 
-def _run_one(name: str, effort: Effort, work: Path, folder: Path) -> None:
+def _run_one(name: str, effort: Effort | None, work: Path, folder: Path) -> None:
+    """Compute a figure and store it; no effort stands for the one it is published with."""
     if name not in REGISTRY:
         replaced = described(REPLACED.values())
         raise UsageError(
             f"{name} cannot be computed where {replaced}: {one_line(IMPORT_ERRORS[0])}"
         )
     figure = REGISTRY[name]
+    effort = dataclasses.replace(FULL, seeds=figure.seeds) if effort is None else effort
     check_folder(figure, folder)
     mpl.use("Agg")
     # Objects made by imports stay: scanning them in every collection is a tenth of tracing time.

@@ -285,6 +285,8 @@ class Figure:
       diverged: how its numbers treat diverged runs.
       keep: the counts of communication (:data:`fljax.metrics.names.TRAFFIC`) that the figure
         reads; the others are not stored.
+      seeds: Monte-Carlo runs behind every point of the published figure, as many as decide its
+        claims where that is affordable.
     """
 
     name: str
@@ -300,6 +302,7 @@ class Figure:
     double: bool = False
     diverged: str = "left out of all means"
     keep: Sequence[str] = ()
+    seeds: int = Effort.seeds
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

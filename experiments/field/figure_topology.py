@@ -118,7 +118,7 @@ GOAL = Setting(
 )
 RECORDS = Setting("records", (160, 50, 100), "of a run, in (a) to (c), (g) to (i), and (d) to (f)")
 END = Setting("share that is the end", 10, "the mean over the last tenth of the records")
-SEEDS = Setting("seeds at most", 5, "intervals are Student's t of the jackknife over paired seeds")
+SEEDS = Setting("seeds at most", 10, "intervals are Student's t of the jackknife over paired seeds")
 
 GAP = "gap"
 NORM = "norm"

@@ -508,4 +508,5 @@ FIGURE = Figure(
         *(ch3.STEP, ch3.STEP_LAD, ch3.BUDGETS, ROUNDS, VARIANCE, SHARE, DECAYS),
     ),
     double=True,
+    seeds=300,
 )

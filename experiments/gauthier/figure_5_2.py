@@ -144,4 +144,5 @@ FIGURE = Figure(
     ],
     settings=(*ch5.COMMON, ch5.SPREAD, ch5.MIXED, ch5.READ, GRID, ch5.NOISES),
     tuning=ch5.tuning_table,
+    seeds=300,
 )

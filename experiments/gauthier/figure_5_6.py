@@ -157,4 +157,5 @@ FIGURE = Figure(
     settings=(CLIENTS, SAMPLES, DRAWN, TAUS, MEDIUM_RATE, RATES, UNTUNED, *ch5.COMMON),
     tuning=ch5.tuning_table,
     table=ch5.sample_privacy({"a": SIMILAR.classes}),
+    seeds=250,
 )

@@ -41,8 +41,8 @@ LEVELS = Setting(
     "shares of false alarms", (0.01, 0.02, 0.05, 0.1, 0.2, 0.5), "of runs of a node without drift"
 )
 LEVEL = 0.05
-CALIBRATED = Setting("seeds without a drift", 40, "as many that calibrate as are then watched")
-SEEDS = Setting("seeds", 40, "at most")
+CALIBRATED = Setting("seeds without a drift", 160, "as many that calibrate as are then watched")
+SEEDS = Setting("seeds", 160, "at most")
 
 ABRUPT, SLOW = DURATIONS.value
 NAMES = {ABRUPT: "abrupt", SLOW: "slow"}
@@ -352,4 +352,5 @@ FIGURE = Figure(
         *(CLIENTS, DIM, NOISE, HELD_OUT, STEP, ROUNDS, WATCHED, NODE, ONSET, KINDS, SIZES),
         *(DURATIONS, TOLERANCE, LEVELS, CALIBRATED, SEEDS, tuning.SEEDS),
     ),
+    seeds=SEEDS.value,
 )

@@ -66,9 +66,9 @@ ROUNDS = Setting(
 )
 SEEDS = Setting(
     "seeds at most",
-    20,
-    "intervals of an order or of a rise by decibels are a decibel or two wide with them; nothing "
-    "here hangs on less, and what more would decide is said to be undecided",
+    50,
+    "intervals of an order or of a rise by decibels are a decibel wide with them; what more would "
+    "decide is said to be undecided",
 )
 LOCAL = Setting(
     "local steps E of FedAvg, GFL and Ditto", 5, "so that clients drift apart in a round"

@@ -335,4 +335,5 @@ FIGURE = Figure(
     ],
     settings=(*ch2.COMMON, ch2.DRAWN, ch2.ROUNDS, SPREADS, FEATURES, SHORT, LONG, FEW, EARLY),
     table=ch2.quantiles("a", "b"),
+    seeds=150,
 )

@@ -151,3 +151,18 @@ def test_a_figure_of_a_worker_is_that_of_this_process(tmp_path, thread):
     assert here.keys() == there.keys()
     for name in here:
         xr.testing.assert_equal(here[name], there[name])
+
+
+@pytest.mark.parametrize(("options", "seeds"), [([], 300), (["--seeds", "7"], 7), (["--quick"], 8)])
+def test_a_figure_is_published_with_its_own_number_of_seeds(options, seeds, tmp_path, monkeypatch):
+    class Begun(Exception):
+        """The figure would be computed now."""
+
+    def begin(figure, effort):
+        raise Begun(figure.name, effort.seeds)
+
+    monkeypatch.setattr(figure_commands, "_studies_of", begin)
+    folders = ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
+    with pytest.raises(Begun) as begun:
+        main(["run", "gauthier-5.2", *options, *folders])
+    assert begun.value.args == ("gauthier-5.2", seeds)
