@@ -846,6 +846,7 @@ VALID = {
         "between": fl.link.Circular(1),
     },
     "algorithms.PFedMe": {**STEP, "attraction": 0.1},
+    "algorithms.PFedMeByGradient": {**STEP, "attraction": 0.1, "personal_step_size": 0.1},
     "algorithms.PGEXTRA": STEP,
     "algorithms.PGFL": ADMM,
     "algorithms.PGFLByGradient": {**ADMM, "clusters": 2, "step_size": 0.5},

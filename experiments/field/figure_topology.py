@@ -584,7 +584,7 @@ def plot(studies: Studies) -> Picture:
         plotting.learning_curves(sorted_messages, GAP, x=x, ax=ax)
         picture.fade(ax)
         ax.set_ylabel("excess loss [dB]")
-    axes[8].set_xlabel("bits sent so far")
+    axes[8].set_xlabel("bits sent by all so far")
     return picture.finish(drawing)
 
 
@@ -625,7 +625,7 @@ def bits(studies: Studies, ax: Axes) -> None:
         look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
         error = statistics.decibels(of[ERROR].mean("seed").values)
         ax.plot(spent(of), error, **look, label=name)
-    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent so far", ylabel="disagreement [dB]")
+    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent by all so far", ylabel="disagreement [dB]")
     ax.legend()
 
 

@@ -98,6 +98,7 @@ from fljax.algorithms.personalized.knn_per import KNNPer
 from fljax.algorithms.personalized.local_only import LocalOnly
 from fljax.algorithms.personalized.per_fedavg import PerFedAvg
 from fljax.algorithms.personalized.pfedme import PFedMe
+from fljax.algorithms.personalized.pfedme_by_gradient import PFedMeByGradient
 from fljax.algorithms.personalized.superfed import SuPerFed
 from fljax.algorithms.server.adiana import ADIANA
 from fljax.algorithms.server.afl import AFL
@@ -295,6 +296,7 @@ __all__ = [
     "PAOFed",
     "PAOFedGraph",
     "PFedMe",
+    "PFedMeByGradient",
     "PGFLByGradient",
     "PGFLByLoss",
     "PGFLSingleStep",

@@ -481,12 +481,14 @@ mean_square_deviation = Metric(
 #: ``(1/K) sum_k ||w_k - mean w||^2``.
 consensus_error = Metric("consensus_error", _consensus_error, "consensus error", decibel=True)
 #: ``sum_k f_k`` at the mean of the models.
-objective = Metric("objective", _objective, "objective at the mean model", needs={"data"})
+objective = Metric(
+    "objective", _objective, "objective at the mean model, sum over clients", needs={"data"}
+)
 #: ``sum_k f_k(mean w) - sum_k f_k(w_c)``, non-negative because the mean model is consensual.
 suboptimality = Metric(
     "suboptimality",
     _suboptimality,
-    "objective gap of the mean model",
+    "objective gap of the mean model, sum over clients",
     needs={"optimum", "data"},
     decibel=True,
 )
@@ -804,7 +806,7 @@ def gtv_objective(
     arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
     numbers = (tree, *((array.shape, array.tobytes()) for array in arrays))
     measure = _GTVObjective(numbers, np.asarray(coupling, np.float64), penalty)
-    label = "GTV objective"
+    label = "GTV objective, sum over clients"
     return Metric("gtv_objective", measure, label, needs={"data", "graph"})
 
 

@@ -96,10 +96,6 @@ class SourcePopulation(Population):
         pairs = list(groups)
         self.names = [name for name, _ in pairs]
         self.sizes = np.array([len(rows) for _, rows in pairs], np.int64)
-        if self.sizes.sum() != count:
-            raise ValueError(
-                f"client must name the client of each of the {count} rows, got {self.sizes.sum()}."
-            )
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
         self._rows = np.concatenate([rows for _, rows in pairs])
         self._most_samples = {}

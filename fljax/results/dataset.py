@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _DESCRIPTIONS = {
     "messages": ("point-to-point messages sent so far, all clients", "messages"),
     "scalars": ("real numbers in them so far", "scalars"),
-    "bits": ("bits sent so far, both directions", "bit"),
-    "bits_up": ("bits sent by clients so far", "bit"),
-    "bits_down": ("bits sent by servers so far", "bit"),
+    "bits": ("bits sent so far, all clients, both directions", "bit"),
+    "bits_up": ("bits sent by all clients so far", "bit"),
+    "bits_down": ("bits sent by servers to all clients so far", "bit"),
     "privacy_rho": ("zCDP parameter spent so far, worst client", "rho"),
     "privacy_epsilon": ("epsilon spent so far, basic composition, worst client", "epsilon"),
     "client_rho": ("zCDP parameter that the client spent", "rho"),

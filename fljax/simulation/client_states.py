@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -20,36 +20,30 @@ from jaxtyping import Array, PyTree
 from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.storage import StoreError
 
+#: Whose a leaf of an algorithm's state is: everybody's; with a row per client; each client's is its
+#: server's row (:class:`~fljax._core.cohort_rows.ServerRows`), of which the servers' rows are kept;
+#: with rows that are computed from the samples whenever a client takes part, and not kept.
+Kind = Literal["shared", "client", "server", "constant"]
+
 
 class StateLayout(NamedTuple):
-    """Which leaves of an algorithm's state have a row per client.
-
-    A leaf that gives each client its server's row (:class:`~fljax._core.cohort_rows.ServerRows`) is
-    among the shared ones, as the servers' rows. Rows that are constant are not kept, but computed
-    from the samples whenever a client takes part.
-    """
+    """Which leaves of an algorithm's state have a row per client."""
 
     tree: PyTree  # structure of the state
-    per_client: tuple[bool, ...]  # for each leaf
-    per_server: tuple[bool, ...]  # for each leaf, whether a client's row is its server's
-    constant: tuple[bool, ...]  # for each leaf, whether its rows are computed from samples
+    kinds: tuple[Kind, ...]  # of each leaf
     rows: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of a row, where per client
 
     def shared(self, state: PyTree) -> list[Array]:
-        """The leaves that all clients share."""
-        kinds = self.per_client, self.per_server, self.constant
+        """The leaves that all clients share, among them the servers' rows."""
         return [
-            _written(leaf, ServerRows) if per_server else leaf
-            for leaf, per_client, per_server, constant in zip(
-                jax.tree.leaves(state), *kinds, strict=True
-            )
-            if not (per_client or constant)
+            _written(leaf, ServerRows) if kind == "server" else leaf
+            for leaf, kind in zip(jax.tree.leaves(state), self.kinds, strict=True)
+            if kind in ("shared", "server")
         ]
 
     def rows_of(self, state: PyTree) -> list[Any]:
         """The leaves with a row per client."""
-        leaves = zip(jax.tree.leaves(state), self.per_client, strict=True)
-        return [leaf for leaf, per_client in leaves if per_client]
+        return self._leaves_of(state, "client")
 
     def written(self, state: PyTree) -> list[Array]:
         """The participants' rows after a round.
@@ -61,15 +55,22 @@ class StateLayout(NamedTuple):
 
     def constants_of(self, state: PyTree) -> list[Any]:
         """The leaves with rows that are computed from samples."""
-        leaves = zip(jax.tree.leaves(state), self.constant, strict=True)
-        return [leaf for leaf, constant in leaves if constant]
+        return self._leaves_of(state, "constant")
+
+    @property
+    def has_constants(self) -> bool:
+        return "constant" in self.kinds
+
+    def _leaves_of(self, state: PyTree, wanted: Kind) -> list[Any]:
+        leaves = zip(jax.tree.leaves(state), self.kinds, strict=True)
+        return [leaf for leaf, kind in leaves if kind == wanted]
 
     def merge(
         self,
-        shared: list[Any],
-        rows: list[Any],
+        shared: Sequence[Any],
+        rows: Sequence[Any],
         of_clients: Callable[[Array], Any] | None = None,
-        constants: list[Any] | None = None,
+        constants: Sequence[Any] | None = None,
     ) -> Any:
         """The state with these leaves: the inverse of :meth:`shared`, :meth:`rows_of` and
         :meth:`constants_of`.
@@ -81,18 +82,16 @@ class StateLayout(NamedTuple):
             are.
           constants: those computed from samples; ``None`` for each if nothing reads them.
         """
-        constants = [None] * sum(self.constant) if constants is None else constants
-        parts = iter(shared), iter(rows), iter(constants)
-        leaves = [
-            next(parts[2 if constant else int(per_client)])
-            for per_client, constant in zip(self.per_client, self.constant, strict=True)
-        ]
-        if of_clients is not None:
-            leaves = [
-                of_clients(leaf) if per_server else leaf
-                for leaf, per_server in zip(leaves, self.per_server, strict=True)
-            ]
-        return jax.tree.unflatten(self.tree, leaves)
+        if constants is None:
+            constants = [None] * self.kinds.count("constant")
+        of_all = iter(shared)
+        next_leaf = {
+            "shared": lambda: next(of_all),
+            "server": lambda: of_clients(next(of_all)) if of_clients else next(of_all),
+            "client": iter(rows).__next__,
+            "constant": iter(constants).__next__,
+        }
+        return jax.tree.unflatten(self.tree, [next_leaf[kind]() for kind in self.kinds])
 
 
 def _written(leaf: Any, kind: type[Rows]) -> Array:

@@ -48,7 +48,7 @@ from fljax.simulation.checkpoints import (
     restore,
     run_identity,
 )
-from fljax.simulation.client_states import ClientStates, StateLayout
+from fljax.simulation.client_states import ClientStates, Kind, StateLayout
 from fljax.simulation.run_state import Carry
 from fljax.simulation.sampling_checks import network_of_selector
 from fljax.simulation.scan import (
@@ -270,28 +270,33 @@ def _layout(
         ]
         leaves = [jax.tree.leaves(state) for state in states]
         shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in of_state] for of_state in leaves]
-        lazy = [isinstance(leaf, Rows) for leaf in leaves[0]]
-        per_server = tuple(isinstance(leaf, ServerRows) for leaf in leaves[0])
-        constant = tuple(isinstance(leaf, Rows) and leaf.constant for leaf in leaves[0])
-        results.extend((jax.tree.structure(states[0]), *shapes, lazy, per_server, constant))
+        lazy = [_kind_of_rows(leaf) for leaf in leaves[0]]
+        results.extend((jax.tree.structure(states[0]), *shapes, lazy))
         return []
 
     jax.eval_shape(compare, template, numbers, data)
-    tree, population, cohort, lazy, per_server, constant = results
-    per_client = tuple(
-        not (is_servers or is_constant) and (is_lazy or in_population[0] != in_cohort[0])
-        for is_lazy, is_servers, is_constant, in_population, in_cohort in zip(
-            lazy, per_server, constant, population, cohort, strict=True
-        )
+    tree, population, cohort, lazy = results
+    kinds: tuple[Kind, ...] = tuple(
+        kind or ("client" if shape_of_population[0] != shape_of_cohort[0] else "shared")
+        for kind, shape_of_population, shape_of_cohort in zip(lazy, population, cohort, strict=True)
     )
 
     def row_shapes(shapes: list[Any]) -> tuple[Any, ...]:
-        leaves = zip(shapes, per_client, strict=True)
-        return tuple((shape[1:], dtype) for (shape, dtype), has_rows in leaves if has_rows)
+        leaves = zip(shapes, kinds, strict=True)
+        return tuple((shape[1:], dtype) for (shape, dtype), kind in leaves if kind == "client")
 
     if row_shapes(cohort) != row_shapes(population):
         raise _depends_on_number_of_clients(template)
-    return StateLayout(tree, per_client, per_server, constant, row_shapes(cohort))
+    return StateLayout(tree, kinds, row_shapes(cohort))
+
+
+def _kind_of_rows(leaf: Any) -> Kind | None:
+    """The kind of a leaf that says itself whose rows it has; ``None`` for an array."""
+    if isinstance(leaf, ServerRows):
+        return "server"
+    if not isinstance(leaf, Rows):
+        return None
+    return "constant" if leaf.constant else "client"
 
 
 @functools.partial(jax.jit, static_argnames=("count", "clients", "rows_of_mask"))
@@ -363,7 +368,7 @@ def _run_round(
     problem = template.problem_on_disk
     simulation = _with_data(template, participants.clients, data)
     constants = []
-    if layout.rows or any(layout.constant):
+    if layout.rows or layout.has_constants:
         initial, constants = _initial_rows(template, participants.clients, data, layout)
         rows = [
             Rows("states", participants.clients, _select(stored, old, new), problem.clients)
@@ -419,7 +424,7 @@ def _evaluate(
         network = _network_of(template, numbers)
         simulation = replace(simulation, network=network)
     constants = None
-    if problem.view is not None and (layout.rows or any(layout.constant)):
+    if problem.view is not None and (layout.rows or layout.has_constants):
         evaluated = replace(problem.view, initial=problem.initial)
         state = template.algorithm.init(evaluated, network)
         initial, constants = layout.rows_of(state), layout.constants_of(state)

@@ -505,14 +505,19 @@ class StudyRun:
         )
 
     def _has_ended(self, recorded: dict[str, np.ndarray], outcome: dict[str, np.ndarray]) -> bool:
-        """Whether all runs of a block have diverged or reached the tolerances of ``until``."""
+        """Whether all runs of a block have diverged, reached the tolerances of ``until`` or spent
+        its seconds.
+        """
         has_ended = outcome["diverged"] > 0
-        if self.study.until:
+        tolerances = dict(self.study.until)
+        if (most_seconds := tolerances.pop("seconds", None)) is not None:
+            has_ended |= recorded["seconds"][:, :, -1] >= most_seconds
+        if tolerances:
             metrics = [m for group in self.study.groups for m in group.abstract.metrics]
             rising = {m.name for m in metrics if m.larger_is_better}  # pyright: ignore[reportAttributeAccessIssue]
             is_reached = [
                 np.greater_equal(latest, level) if name in rising else np.less_equal(latest, level)
-                for name, level in self.study.until.items()
+                for name, level in tolerances.items()
                 for latest in [recorded[name][:, :, -1]]
             ]
             has_ended |= np.all(is_reached, axis=0)

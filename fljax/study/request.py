@@ -390,7 +390,7 @@ def _check_axes(program: Program, groups: list[Group]) -> None:
 
 
 def _checked_tolerances(until: Mapping[str, float], groups: list[Group]) -> dict[str, float]:
-    """The tolerances of ``until``, after checks of the metrics and of privacy."""
+    """The levels of ``until``, after checks of the metrics, the clock and privacy."""
     if until and any(group.abstract.privacy is not None for group in groups):
         raise ValueError(
             "until= ends runs by their metrics, which look at private data and at no cost to the "
@@ -399,7 +399,13 @@ def _checked_tolerances(until: Mapping[str, float], groups: list[Group]) -> dict
     for name, level in until.items():
         for group in groups:
             metrics = {metric.name: metric for metric in group.abstract.metrics}  # pyright: ignore
-            check_scalar("metric in until", name, metrics)
+            if name != "seconds":
+                check_scalar("metric in until", name, metrics)
+            elif group.abstract.clock is None:
+                raise ValueError(
+                    "until={'seconds': ...} counts the time of a clock, and a simulation has none; "
+                    "give it one, clock=fljax.clock.Synchronous(...), or leave it out."
+                )
         check(f"until[{name!r}]", level, rule_of(float))
         checks.nonnegative(f"until[{name!r}]", level)
     return {name: float(level) for name, level in until.items()}

@@ -112,7 +112,8 @@ def sweep(
         every metric at or below its tolerance, or at or above it where larger is better, as of an
         accuracy (checked after each segment, by default a tenth of the run). A run that ended early
         keeps its model, so its later records repeat the last one and count no traffic; ``stopped``
-        gives the round.
+        gives the round. On a clock, ``"seconds"`` is a limit: a run also ends once it has taken
+        that many, whatever its metrics are.
       callback: called with the dataset so far, every few seconds. It sees metrics that no budget
         covers and can end the study by an exception, so that private runs are then nominal
         (:func:`fljax.privacy.assumptions`).

@@ -77,7 +77,7 @@ SEARCHED_OPTIONS: dict[str, dict[str, tuple]] = {
         ("NPFL", "NPFL, by gradient", "NPFL, by loss"): ("inter_cluster",),
         ("FedAdagrad", "FedAdam", "FedYogi"): ("adaptivity",),
         ("FML", "FedPHP"): ("supervision",),
-        ("FedBuff", "pFedMe"): ("server_step_size",),
+        ("FedBuff", "pFedMe", "pFedMe, by gradient"): ("server_step_size",),
         ("FedAvgM", "MIME", "MIMELite", "MoTEF", "QG-DSGDm", "FedNova"): ("momentum",),
         ("APPLE", "FedDistill", "FedPAC", "FedProto"): ("attraction",),
         ("FedAS",): ("alignment_step_size",),

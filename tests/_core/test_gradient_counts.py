@@ -36,6 +36,10 @@ def among_peers(algorithm):
         (served(A.FedAvg(0.1, local_steps=3, clients_per_round=2)), 3 * PASS * 2 / 5),
         (served(A.FedAvg(0.1, local_steps=3, batch=4)), 3 * 5 * 4),
         (served(A.FedEM(0.1, components=3)), 3 * PASS),
+        (
+            served(A.PFedMeByGradient(0.1, attraction=1.0, personal_step_size=0.1, epochs=2)),
+            2 * 5 * PASS,
+        ),
         (served(A.ExactFedProx(0.1)), 0),
         (among_peers(A.EXTRA(0.1)), PASS),
         (among_peers(A.NIDS(0.1)), PASS),

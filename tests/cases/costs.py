@@ -415,6 +415,11 @@ def enveloped(size: Size, private: bool) -> Cost:
     return exact_step(size, private) + Cost(size.models, 8 * size.models)
 
 
+def stepwise_enveloped(size: Size, private: bool) -> Cost:
+    # One personal step. Read and written: the pairs of models, and the personal models.
+    return alone(size, private) + Cost(2 * size.models, 9 * size.models)
+
+
 def clustered(size: Size, private: bool) -> Cost:
     # A gradient, and the losses of two models in one pass over the samples.
     samples = size.clients * size.samples

@@ -25,6 +25,7 @@ from fljax.algorithms import (
     LocalOnly,
     PerFedAvg,
     PFedMe,
+    PFedMeByGradient,
     SuPerFed,
 )
 from tests.cases import costs
@@ -152,6 +153,19 @@ def apfl_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=N
     arguments = world, work, counts_of(algorithm, objective), np.zeros(objective.dim)
     numbers = step_of(algorithm.step_size), np.asarray(algorithm.interpolation), adaptation
     return adapted.apfl(sample_gradient_of(objective), *arguments, *numbers)[0].personal
+
+
+def pfedme_by_gradient_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None):
+    work = full_batches(algorithm.epochs, world.rounds, objective.clients) if work is None else work
+    arguments = world, work, counts_of(algorithm, objective), np.zeros(objective.dim)
+    numbers = (
+        step_of(algorithm.step_size),
+        float(algorithm.attraction),
+        step_of(algorithm.personal_step_size),
+        algorithm.personal_steps,
+        float(algorithm.server_step_size),
+    )
+    return adapted.pfedme(sample_gradient_of(objective), *arguments, *numbers).personal
 
 
 def partial_models(algorithm, objective=OBJECTIVE, world=FULL_PARTICIPATION, work=None, heads=None):
@@ -298,6 +312,12 @@ CASES = {
     "FedAvg-FT": Case(FineTunedFedAvg(FedAvg(0.05), 0.05), None, fine_tuned_models, costs.tuned),
     "Ditto": Case(Ditto(FedAvg(0.05), 0.05, 1.0), None, ditto_models, costs.attracted),
     "pFedMe": Case(PFedMe(0.05, 1.0), None, pfedme_models, costs.enveloped),
+    "pFedMe, by gradient": Case(
+        PFedMeByGradient(0.5, attraction=1.0, personal_step_size=0.05, personal_steps=1),
+        None,
+        pfedme_by_gradient_models,
+        costs.stepwise_enveloped,
+    ),
     "Per-FedAvg": Case(
         PerFedAvg(0.05, personal_step_size=0.03), None, per_fedavg_models, costs.adapted
     ),

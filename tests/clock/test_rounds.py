@@ -47,6 +47,35 @@ def run(problem, clock, algorithm=None, rounds=ROUNDS, metrics=("normalized_erro
     return fl.run(simulation, rounds=rounds)
 
 
+def test_a_run_ends_when_its_seconds_are_over():
+    """Or when its metrics have reached their tolerances, whichever comes first."""
+
+    def timed(key, slowness):
+        problem = fl.problems.ridge(key, clients=CLIENTS, samples=8, dim=DIM)
+        algorithm = FedAvg(0.05, local_steps=STEPS)
+        clock = Synchronous(Devices(seconds_per_step=slowness * SECONDS / STEPS))
+        return fl.Simulation(problem, algorithm, clock=clock, metrics=["normalized_error"])
+
+    slowest = SECONDS.max()
+    study = {"rounds": 40, "seeds": 2, "segment": 4, "progress": False}
+    whole = fl.sweep(timed, grid={"slowness": [2.0]}, **study)
+
+    def ending(slowness, **until):
+        return fl.sweep(timed, grid={"slowness": slowness}, until=until, **study)
+
+    limited = ending([2.0], seconds=17 * slowest)
+    assert (limited.stopped == 12).all()
+    for name in ("normalized_error", "seconds", "bits"):
+        kept = whole[name].isel(round=np.minimum(np.arange(40), 11))
+        np.testing.assert_array_equal(limited[name], kept, err_msg=name)
+    assert (ending([1.0, 2.0], seconds=17 * slowest).stopped == 20).all()  # both are one block
+    level = float(whole.normalized_error.sel(round=8).max())
+    either = ending([2.0], normalized_error=level, seconds=17 * slowest)
+    assert (either.stopped <= 8).all()
+    neither = ending([2.0], normalized_error=0.0, seconds=17 * slowest)
+    assert (neither.stopped == 12).all()
+
+
 # Time ---------------------------------------------------------------------------------------------
 
 

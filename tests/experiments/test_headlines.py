@@ -113,7 +113,7 @@ def test_quick_studies_are_drawn_and_judged(module):
 #: Registered algorithms whose main promise no figure judges yet, which the page says.
 UNJUDGED = [
     *("CFL", "EASGD", "FedADMM", "FedCross", "FedDF", "FedEM", "FedMD", "FjORD", "HeteroFL"),
-    *("kNN-Per", "Random walk"),
+    *("kNN-Per", "pFedMe, by gradient", "Random walk"),
 ]
 
 

@@ -575,6 +575,24 @@ def test_fedrod_has_statistics_of_the_common_body(policy):
     agree(fl.algorithms.FedROD(STEP, **SETTINGS), policy, *expected)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_pfedme_has_statistics_of_the_personal_models(policy):
+    """If local models follow the personal ones, it is federated averaging."""
+    algorithm = fl.algorithms.PFedMeByGradient(
+        0.5, attraction=2.0, personal_step_size=STEP, personal_steps=1, **SETTINGS
+    )
+    personal, common = (
+        fl.run(fl.Simulation(problem_of(state=policy), each), rounds=ROUNDS)
+        for each in (algorithm, fl.algorithms.FedAvg(STEP, **SETTINGS))
+    )
+    close(np.mean(personal["model"], axis=0), common["model"][0])
+    assert np.ptp(personal["model"].values, axis=0).max() > 1e-3
+    names = [name for name in common.data_vars if name.endswith("network_state")]
+    assert len(names) == (policy != "frozen")
+    for name in names:
+        np.testing.assert_allclose(personal[name], common[name], rtol=1e-5, atol=1e-6)
+
+
 # --------------------------------------------------------------- representations, refusals, traffic
 
 

@@ -1,11 +1,11 @@
 """Personalized models, client by client and message by message, without JAX.
 
-Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), models shared in
-part: FedPer (Arivazhagan et al. 2019), LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all
-trained together, FedRep (Collins et al. 2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm
-1); FedALA (Zhang et al. 2023), FedAMP (Huang et al. 2021), SuPerFed (Hahn et al. 2022),
-FedFomo (Zhang et al. 2021), APPLE (Luo and Wu 2022), CFL (Sattler et al. 2021)
-and FedEM (Marfoq et al. 2021).
+Per-FedAvg (Fallah et al. 2020, Algorithm 1), APFL (Deng et al. 2020, Algorithm 1), pFedMe by
+gradient (Dinh et al. 2020, Algorithm 1), models shared in part: FedPer (Arivazhagan et al. 2019),
+LG-FedAvg (Liang et al. 2020), FedBN (Li et al. 2021), all trained together, FedRep (Collins et al.
+2021, Algorithm 1) and FedBABU (Oh et al. 2022, Algorithm 1); FedALA (Zhang et al. 2023), FedAMP
+(Huang et al. 2021), SuPerFed (Hahn et al. 2022), FedFomo (Zhang et al. 2021), APPLE (Luo and Wu
+2022), CFL (Sattler et al. 2021) and FedEM (Marfoq et al. 2021).
 
 ``gradient(k, w, rows)`` is client ``k``'s on some of its samples, ``None`` for all. ``world`` is
 one of `tests.reference.personal`; ``work[n - 1][k]`` lists the samples of client ``k``'s steps in
@@ -91,6 +91,30 @@ def apfl(gradient, world, work, counts, start, step, mixing, adaptation=None):
         servers.append(server)
         mixings.append(alpha.copy())
     return Run(np.array(models), np.array(servers)), np.array(mixings)
+
+
+def pfedme(gradient, world, work, counts, start, step, attraction, personal_step, steps, mixing):
+    """Dinh et al. 2020, Algorithm 1, whose personal models take gradient steps on a batch."""
+    server = start.copy()
+    mail = Mail(world)
+    personal = [start.copy() for _ in counts]
+    models = []
+    servers = []
+    for n in range(1, world.rounds + 1):
+        for k in world.participants(n):
+            w = server.copy()
+            theta = server.copy()
+            for rows in work[n - 1][k]:
+                for _ in range(steps):
+                    direction = gradient(k, theta, rows) + attraction * (theta - w)
+                    theta = theta - personal_step(n) * direction
+                w = w - step(n) * attraction * (w - theta)
+            personal[k] = theta
+            mail.send(n, k, counts[k], w)
+        server = (1 - mixing) * server + mixing * mail.average(n, server)
+        models.append(list(personal))
+        servers.append(server)
+    return Run(np.array(models), np.array(servers))
 
 
 def partial(gradient, world, work, counts, start, step, personal, heads=None):

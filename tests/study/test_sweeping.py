@@ -641,6 +641,7 @@ def test_an_unreached_tolerance_changes_nothing():
     ("options", "message"),
     [
         ({"until": {"normalized_eror": 0.1}}, "unknown metric in until 'normalized_eror'; known"),
+        ({"until": {"seconds": 10.0}}, "counts the time of a clock, and a simulation has none"),
         ({"until": {"normalized_error": -0.1}}, r"until\['normalized_error'\] must be .* >= 0"),
         ({"record_every": 2, "segment": 3}, "segment must be a multiple of record_every=2, got 3"),
         ({"segment": 0}, "segment must be >= 1"),

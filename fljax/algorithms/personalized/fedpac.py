@@ -231,15 +231,13 @@ class FedPAC(Averaging):
                 + self.attraction * centroid[:, -1] * distance
             )
 
-        def head_epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
-            return train_part(model, head, along_gradient, batch), None
-
         model = start
-        if now.problem.trains_apart:  # an epoch begins with the statistics of the one before
-            for epoch in range(self.head_epochs):
-                model, _ = head_epoch(model, jax.tree.map(itemgetter(epoch), batches))
-        else:
-            model, _ = jax.lax.scan(head_epoch, model, batches, length=self.head_epochs)
+        # Unrolled, since an epoch begins with the networks' statistics of the one before, which are
+        # not in the models; the paper has one epoch.
+        for epoch in range(self.head_epochs):
+            model = train_part(
+                model, head, along_gradient, jax.tree.map(itemgetter(epoch), batches)
+            )
         return train_part(model, body, along_losses(aligned), last)
 
 

@@ -22,6 +22,7 @@ from fljax.algorithms import (
     LocalOnly,
     PerFedAvg,
     PFedMe,
+    PFedMeByGradient,
     SuPerFed,
 )
 from fljax.problems.batches import Uniform
@@ -54,6 +55,12 @@ FORMS = {
     "fine-tuned some": FineTunedFedAvg(FedAvg(0.05, 4, weighting="equal"), LOCAL),
     "pfedme": PFedMe(LOCAL, 2.0, 3, 1.7, inner_iterations=400),
     "pfedme some": PFedMe(0.2, 0.8, 1, 0.6, 4, inner_iterations=400),
+    "pfedme by gradient": PFedMeByGradient(
+        LOCAL, attraction=2.0, personal_step_size=0.1, personal_steps=3, epochs=2
+    ),
+    "pfedme by gradient some": PFedMeByGradient(
+        0.3, 4, attraction=0.8, personal_step_size=LOCAL, server_step_size=1.7, weighting="samples"
+    ),
     "ifca": IFCA(LOCAL, 3, 2, start=STARTS),
     "ifca gradients": IFCA(0.1, 3, average="gradients", clients_per_round=4, start=STARTS),
     "ifca two": IFCA(0.1, 2, clients_per_round=5, start=STARTS[:2]),
@@ -86,6 +93,10 @@ DRAWN = {
         0.1, batches=Uniform(3), local_steps=STEPS, personal_step_size=0.05
     ),
     "apfl": APFL(0.1, 4, batch=4, interpolation=0.4, interpolation_step_size=0.3),
+    "pfedme": PFedMeByGradient(0.2, 4, batch=4, attraction=1.0, personal_step_size=0.1),
+    "pfedme law": PFedMeByGradient(
+        0.2, batches=Uniform(3), local_steps=STEPS, attraction=1.0, personal_step_size=0.1
+    ),
     "fedper": FedPer(0.1, 4, 2, batch=4, personal=HEAD),
     "fedrep": FedRep(0.1, 4, batch=4, personal=HEAD, head_epochs=2),
     "fedrep law": FedRep(0.1, batches=Uniform(3), local_steps=STEPS, personal=HEAD, head_epochs=2),
@@ -150,6 +161,7 @@ NETWORKS = {
     "per-fedavg hf": PerFedAvg(0.3, personal_step_size=0.2, epochs=2),
     "per-fedavg fo": PerFedAvg(0.3, 4, personal_step_size=0.2, variant="first_order"),
     "apfl": APFL(0.3, 4, epochs=3, interpolation=0.4, interpolation_step_size=0.2),
+    "pfedme": PFedMeByGradient(0.5, 4, epochs=3, attraction=1.0, personal_step_size=0.3),
     "fedper": FedPer(0.3, 4, epochs=2, personal=small.LAYER),
     "fedrep": FedRep(0.3, personal=small.LAYER, head_epochs=2),
     "fedbabu": FedBABU(0.3, 4, personal=tuple(range(5)), tuning_step_size=0.2, tuning_steps=2),

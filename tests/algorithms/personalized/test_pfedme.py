@@ -1,11 +1,12 @@
-"""pFedMe: where its envelopes balance, its limit, bad arguments."""
+"""pFedMe: where its envelopes balance, its limits, its form by gradient, bad arguments."""
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fljax as fl
-from fljax.algorithms import FedAvg, PFedMe
+from fljax.algorithms import FedAvg, PFedMe, PFedMeByGradient
 from tests.reference import nfl
 from tests.support.two_groups import (
     CLIENTS,
@@ -18,6 +19,11 @@ from tests.support.two_groups import (
 )
 
 close = np.testing.assert_allclose
+
+
+def by_gradient(**arguments):
+    numbers = {"step_size": 0.1, "attraction": 1.0, "personal_step_size": 0.1}
+    return PFedMeByGradient(**numbers | arguments)
 
 
 @pytest.mark.thin(1)
@@ -61,6 +67,33 @@ def test_strong_attraction_makes_pfedme_gradient_descent():
         close(result, before, rtol=0, atol=100 / attraction)
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_many_personal_steps_are_the_exact_minimizer(name):
+    problem = make_problem(name)
+    exact = PFedMe(0.3, 1.5, 2, 1.2, inner_iterations=400)
+    steps = PFedMeByGradient(
+        *(0.3,),
+        attraction=1.5,
+        personal_step_size=0.15,
+        personal_steps=400,
+        server_step_size=1.2,
+        epochs=2,
+    )
+    expected = trajectory(fl.Simulation(problem, exact))
+    close(trajectory(fl.Simulation(problem, steps)), expected, rtol=0, atol=1e-9)
+
+
+def test_local_models_that_follow_the_personal_ones_are_federated_averaging():
+    r"""With :math:`\eta\lambda=1` and one personal step."""
+    algorithm = PFedMeByGradient(
+        0.5, attraction=2.0, personal_step_size=0.1, personal_steps=1, epochs=3
+    )
+    personal = trajectory(fl.Simulation(make_problem(), algorithm))
+    common = trajectory(fl.Simulation(make_problem(), FedAvg(0.1, epochs=3, weighting="equal")))
+    close(personal.mean(axis=1), common[:, 0], rtol=0, atol=1e-12)
+    assert np.ptp(personal[-1], axis=0).min() > 1e-2
+
+
 @pytest.mark.parametrize(
     ("error", "make", "message"),
     [
@@ -73,6 +106,11 @@ def test_strong_attraction_makes_pfedme_gradient_descent():
         ),
         (TypeError, lambda: PFedMe(0.1, 1.0, clients_per_round=0.5), "must be an integer, got 0.5"),
         (ValueError, lambda: PFedMe(0.1, 1.0, inner_iterations=0), "inner_iterations must be >= 1"),
+        (ValueError, lambda: by_gradient(attraction=0.0), "attraction must be finite and > 0"),
+        (ValueError, lambda: by_gradient(personal_steps=0), "personal_steps must be >= 1, got 0"),
+        (ValueError, lambda: by_gradient(personal_step_size=-1.0), "must be finite and > 0"),
+        (ValueError, lambda: by_gradient(server_step_size=0.0), "server_step_size must be finite"),
+        (ValueError, lambda: by_gradient(step_size=optax.adam(0.1)), "not an optimizer"),
         (
             ValueError,
             lambda: short_run(PFedMe(0.1, 1.0, clients_per_round=7)),

@@ -20,6 +20,7 @@ from fljax.algorithms import (
     LocalOnly,
     PerFedAvg,
     PFedMe,
+    PFedMeByGradient,
     SuPerFed,
 )
 from fljax.link import Quantize
@@ -44,6 +45,7 @@ TRAFFIC = [
     (FineTunedFedAvg(FedAvg(0.1, 3), 0.1, 2), 3, DIM, 3),
     (PFedMe(0.1, 1.0, 5), CLIENTS, DIM, CLIENTS),
     (PFedMe(0.1, 1.0, clients_per_round=2), CLIENTS, DIM, 2),
+    (PFedMeByGradient(0.1, 2, attraction=1.0, personal_step_size=0.1), 2, DIM, 2),
     (IFCA(0.1, 4), CLIENTS, 4 * DIM, CLIENTS),
     (IFCA(0.1, 3, clients_per_round=2, average="gradients"), 2, 3 * DIM, 2),
 ]
