@@ -43,6 +43,10 @@ Words mean the same in all figures, on the axis on which the source draws:"""
 #: A color for each word of a verdict.
 COLORS: dict[str, str] = dict(zip(VERDICTS, ("🟢", "🔴", "🟡"), strict=True))
 
+#: An undecided claim that needs more than this is said to need more than is affordable: its value is
+#: on the border of what is accepted.
+AFFORDABLE_SEEDS = 100_000
+
 #: On the index page.
 PAGES = """\
 A page a figure, with its picture, claims, settings and provenance. Times are as recorded, for some
@@ -109,6 +113,8 @@ def _deciding(claim: Record) -> str:
     seeds = claim.get("deciding_seeds")
     if seeds is None:
         return " (more seeds of this size would not decide it)"
+    if seeds > AFFORDABLE_SEEDS:
+        return " (no affordable number of seeds would decide it)"
     return f" (about {_rounded(seeds)} seeds would decide it)"
 
 

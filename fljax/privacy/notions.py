@@ -599,8 +599,10 @@ class ApproximateDP:
 
     Guarantees:
       :math:`(\epsilon,\delta)`-DP between neighboring data sets of any one client under the
-      bounded-gradient assumption. The ledger also contains the zCDP parameter of the same noise,
-      which is its actual privacy cost.
+      bounded-gradient assumption. The ledger adds epsilon and delta up by basic composition, since
+      clients may send different numbers of messages: under ``"advanced"`` it ends at a larger
+      epsilon and a smaller delta than the total, which holds as well. It also contains the zCDP
+      parameter of the same noise, which is its actual privacy cost.
 
     Raises:
       ValueError: a round's epsilon of 1 or more under the classical calibration (checked by the

@@ -871,7 +871,7 @@ def test_intervals_of_as_many_seeds_decide():
 
 
 def test_verdicts_are_three_words_with_a_color_each():
-    many = [judged("open", holds=False, decided=False, deciding_seeds=n) for n in (7, 123, 5501)]
+    many = [judged("open", holds=False, decided=False, deciding_seeds=n) for n in (7, 123, 5501, 10**8)]
     texts = [report.verdict(claim) for claim in (*KINDS[:3], *many)]
     assert texts == [
         "holds",
@@ -880,6 +880,7 @@ def test_verdicts_are_three_words_with_a_color_each():
         "undecided (about 7 seeds would decide it)",
         "undecided (about 130 seeds would decide it)",
         "undecided (about 5,600 seeds would decide it)",
+        "undecided (no affordable number of seeds would decide it)",
     ]
     assert report.in_color(KINDS[0]) == "🟢 **holds**"
     assert report.in_color(KINDS[1]) == "🔴 **does not hold**"
