@@ -43,8 +43,8 @@ Words mean the same in all figures, on the axis on which the source draws:"""
 #: A color for each word of a verdict.
 COLORS: dict[str, str] = dict(zip(VERDICTS, ("🟢", "🔴", "🟡"), strict=True))
 
-#: An undecided claim that needs more than this is said to need more than is affordable: its value is
-#: on the border of what is accepted.
+#: An undecided claim that needs more than this is said to need more than is affordable: its value
+#: is on the border of what is accepted.
 AFFORDABLE_SEEDS = 100_000
 
 #: On the index page.

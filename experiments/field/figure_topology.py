@@ -625,7 +625,9 @@ def bits(studies: Studies, ax: Axes) -> None:
         look = {key: plotting.LOOKS[index][key] for key in ("color", "linestyle")}
         error = statistics.decibels(of[ERROR].mean("seed").values)
         ax.plot(spent(of), error, **look, label=name)
-    ax.set(xscale="log", ylim=(-72, 4), xlabel="bits sent by all so far", ylabel="disagreement [dB]")
+    ax.set(
+        xscale="log", ylim=(-72, 4), xlabel="bits sent by all so far", ylabel="disagreement [dB]"
+    )
     ax.legend()
 
 

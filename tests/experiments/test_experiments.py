@@ -871,7 +871,9 @@ def test_intervals_of_as_many_seeds_decide():
 
 
 def test_verdicts_are_three_words_with_a_color_each():
-    many = [judged("open", holds=False, decided=False, deciding_seeds=n) for n in (7, 123, 5501, 10**8)]
+    many = [
+        judged("open", holds=False, decided=False, deciding_seeds=n) for n in (7, 123, 5501, 10**8)
+    ]
     texts = [report.verdict(claim) for claim in (*KINDS[:3], *many)]
     assert texts == [
         "holds",
