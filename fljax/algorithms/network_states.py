@@ -16,6 +16,19 @@ from fljax._core.numerics import with_trailing_axes
 from fljax.participation.selectors import Participants
 
 
+def check_represented_once(name: str, problem: Any) -> None:
+    """Raise ``ValueError`` if an algorithm represents held-out data of all clients once, and each of
+    them would represent them by statistics of its own.
+    """
+    test = problem.test
+    if problem.state_policy == "kept" and test is not None and test.clients < problem.clients:
+        raise ValueError(
+            f"{name} represents held-out data of all clients once, and clients that keep their "
+            "statistics represent them each in another way; give held-out data of each client, or "
+            "average the statistics, state='averaged'."
+        )
+
+
 class Training(NamedTuple):
     """The inputs of participants' training besides parameters and samples."""
 

@@ -15,6 +15,8 @@ import fljax as fl
 from fljax._core.numerics import default_promotion
 from fljax._core.prng import key_of, round_key
 from fljax.problems.model import STATES
+from fljax.simulation.scan import trace
+from tests import cases
 from tests.models.test_training import (
     BATCH,
     CLIENTS,
@@ -144,6 +146,7 @@ def test_each_cluster_of_ifca_has_statistics_of_its_own(policy, average, steps):
 
 CLASSES = 3
 WIDTH = 5
+VALVE = ("bias", "kernel", "offset", "scale")
 SETTINGS = {"local_steps": STEPS, "batches": fl.batches.CyclicBatches(BATCH)}
 
 
@@ -359,6 +362,95 @@ def test_fedpac_has_statistics_of_the_common_body(policy):
     numbers = len(run.model[0]) + CLASSES * (2 * WIDTH + 1) + 1
     numbers += 2 * WIDTH * (policy in ("averaged", "reset"))
     assert int(run.bits_up[-1]) == ROUNDS * CLIENTS * numbers * 32
+
+
+def trains_heads_first(policy, epochs):
+    """FedRep."""
+    loop = TwoParts(policy)
+    problem = in_two_parts()
+    of_head = problem.head_coordinates()
+    server = problem.initial
+    rows = [server] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
+    common = first_stats()
+    errors = []
+    for number in range(ROUNDS):
+        for k in range(CLIENTS):
+            row = jnp.where(of_head, rows[k], server)
+            stats = loop.start(of_clients[k], common)
+            before = (epochs + 1) * number
+            for epoch in range(epochs):
+                row, stats = loop.steps(row, stats, k, before + epoch, mask=of_head)
+            rows[k], of_clients[k] = loop.steps(row, stats, k, before + epochs, mask=~of_head)
+        server = mean_of(rows)
+        common = mean_of(of_clients)
+        models = [jnp.where(of_head, row, server) for row in rows]
+        errors.append(loop.errors(models, of_clients, common))
+    return models, (of_clients, common), errors
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_statistics_go_on_over_the_passes_of_fedrep(policy):
+    head = np.flatnonzero(in_two_parts().head_coordinates())
+    algorithm = fl.algorithms.FedRep(STEP, personal=head, head_epochs=2, **SETTINGS)
+    with default_promotion():
+        expected = trains_heads_first(policy, 2)
+    agree(algorithm, policy, *expected)
+
+
+def aligns_bodies(policy, epochs):
+    """FedAS, with an alignment step of a fifth of the step size."""
+    loop = TwoParts(policy)
+    problem = in_two_parts()
+    of_head = problem.head_coordinates()
+    server = problem.initial
+    rows = [server] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
+    common = first_stats()
+    errors = []
+
+    def information(row, stats, x, y):
+        def loss(row, x, y):
+            r, _ = loop.represent(row, stats, x[None], train=False)
+            return entropy(loop.head(row, r), y[None])[0]
+
+        gradients = [jax.grad(loss)(row, *sample) for sample in zip(x, y, strict=True)]
+        return np.mean([gradient @ gradient for gradient in gradients])
+
+    for number in range(ROUNDS):
+        changes = []
+        traces = []
+        for k in range(CLIENTS):
+            sums, counts, _ = loop.class_sums(rows[k], loop.evaluated(of_clients[k], common), k)
+            prototypes = sums / np.maximum(counts, 1)[:, None]
+
+            def alignment(row, stats, x, y, prototypes=prototypes):
+                r, stats = loop.represent(row, stats, x)
+                of_class = jnp.sum(jax.nn.one_hot(y, CLASSES), axis=0)
+                return jnp.sum(jnp.mean((r - prototypes[y]) ** 2, axis=1) / of_class[y]), stats
+
+            row = jnp.where(of_head, rows[k], server)
+            stats = loop.start(of_clients[k], common)
+            before = (epochs + 1) * number
+            for epoch in range(epochs):
+                row, stats = loop.steps(row, stats, k, before + epoch, alignment, mask=0.2)
+            rows[k], of_clients[k] = loop.steps(row, stats, k, before + epochs)
+            changes.append(rows[k] - server)
+            traces.append(information(rows[k], of_clients[k], jnp.asarray(X[k]), jnp.asarray(Y[k])))
+        server = server + sum(t * c for t, c in zip(traces, changes, strict=True)) / sum(traces)
+        common = mean_of(of_clients)
+        errors.append(loop.errors(rows, of_clients, common))
+    return rows, (of_clients, common), errors
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_statistics_go_on_from_fedas_alignment_to_its_steps(policy):
+    algorithm = fl.algorithms.FedAS(
+        STEP, alignment_step_size=STEP / 5, alignment_epochs=2, **SETTINGS
+    )
+    with default_promotion():
+        expected = aligns_bodies(policy, 2)
+    agree(algorithm, policy, *expected)
 
 
 def learns_relations(policy, rate, attraction, annealing):
@@ -593,6 +685,108 @@ def test_pfedme_has_statistics_of_the_personal_models(policy):
         np.testing.assert_allclose(personal[name], common[name], rtol=1e-5, atol=1e-6)
 
 
+def guides_features(policy, guidance, decay):
+    """GPFL. Modules are a dictionary, as the model is a row."""
+    loop = TwoParts(policy)
+    problem = in_two_parts()
+    of_head = problem.head_coordinates()
+    server = problem.initial
+    algorithm = fl.algorithms.GPFL(STEP, guidance=guidance, weight_decay=decay, **SETTINGS)
+    names = ("embeddings", *(f"{part} {name}" for part in ("factor", "offset") for name in VALVE))
+    shapes = [(CLASSES, WIDTH), *2 * [(WIDTH,), (WIDTH, WIDTH), (WIDTH,), (WIDTH,)]]
+    ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
+    numbers = jnp.split(algorithm.init(problem, None).modules, ends)
+    parts = zip(names, numbers, shapes, strict=True)
+    modules = {name: part.reshape(shape) for name, part, shape in parts}
+    shares = np.array([np.bincount(y, minlength=CLASSES) for y in Y]) / SAMPLES
+    rows = [server] * CLIENTS
+    of_clients = [first_stats()] * CLIENTS
+    common = first_stats()
+    errors = []
+
+    def layer(modules, part, condition):
+        bias, kernel, offset, scale = (modules[f"{part} {name}"] for name in VALVE)
+        units = jax.nn.relu(condition @ kernel + bias)
+        return scale * (units - units.mean()) / jnp.sqrt(units.var() + 1e-5) + offset
+
+    def valve(modules, r, condition):
+        factor, offset = (layer(modules, part, condition) for part in ("factor", "offset"))
+        return jax.nn.relu((factor + 1) * r + offset)
+
+    def lengths(vectors):
+        squares = jnp.sum(vectors**2, axis=-1)
+        return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+
+    def loss(variables, stats, x, y, received, condition):
+        row, modules = variables
+        r, stats = loop.represent(row, stats, x)
+        features = valve(modules, r, received.mean(axis=0))
+        products = lengths(features)[:, None] * lengths(modules["embeddings"])[None]
+        cosines = features @ modules["embeddings"].T / jnp.where(products > 0, products, 1)
+        parts = (
+            entropy(loop.head(row, valve(modules, r, condition)), y),
+            entropy(cosines, y),
+            guidance * lengths(features - received[y]),
+        )
+        penalty = decay / 2 * sum(jnp.sum(module**2) for module in modules.values())
+        return jnp.mean(sum(parts)) + penalty, stats
+
+    for number in range(ROUNDS):
+        received = modules["embeddings"]
+        sent = []
+        for k in range(CLIENTS):
+            variables = jnp.where(of_head, rows[k], server), modules
+            stats = loop.start(of_clients[k], common)
+            for step in range(STEPS):
+                first = (number * STEPS + step) * BATCH % SAMPLES
+                x, y = (jnp.asarray(a[k, first : first + BATCH]) for a in (X, Y))
+                inputs = stats, x, y, received, shares[k] @ received
+                gradient, stats = jax.grad(loss, has_aux=True)(variables, *inputs)
+                variables = jax.tree.map(lambda a, g: a - STEP * g, variables, gradient)
+            of_clients[k] = stats
+            rows[k] = variables[0]
+            sent.append(variables)
+        server, modules = (mean_of(part) for part in zip(*sent, strict=True))
+        common = mean_of(of_clients)
+        models = [jnp.where(of_head, row, server) for row in rows]
+        x, y = map(jnp.asarray, TEST)
+        losses = []
+        for k in range(CLIENTS):
+            r, _ = loop.represent(models[k], common, x, train=False)
+            features = valve(modules, r, shares[k] @ modules["embeddings"])
+            losses.append(jnp.mean(entropy(loop.head(models[k], features), y)))
+        errors.append(float(np.mean(losses)))
+    return algorithm, models, (of_clients, common), errors
+
+
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "kept"])
+def test_gpfl_has_statistics_of_the_common_body(policy):
+    with default_promotion():
+        algorithm, *expected = guides_features(policy, 0.1, 0.05)
+    agree(algorithm, policy, *expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", cases.LABELS)
+def test_no_states_are_taken_out_of_a_loop(label):
+    """An algorithm that trains networks in a loop must carry their states through the loop. JAX
+    says so only when the program is called, by a count of its inputs.
+    """
+    algorithm = cases.CASES[label].algorithm
+    networks = {None: None, fl.graphs.Graph: fl.graphs.complete(CLIENTS)}
+    network = networks.get(
+        algorithm.needs.network, fl.federation.balanced(CLIENTS // 2, fl.graphs.complete(2))
+    )
+    for policy in ("averaged", "kept"):
+        try:
+            simulation = fl.Simulation(in_two_parts(state=policy), algorithm, network)
+            run = functools.partial(trace, simulation, rounds=1, record_every=1)
+            program = jax.make_jaxpr(run)(fl.random_key(0))
+        except ValueError:  # it does not train such networks
+            continue
+        assert not any(isinstance(constant, jax.core.Tracer) for constant in program.consts)
+
+
 # --------------------------------------------------------------- representations, refusals, traffic
 
 
@@ -678,6 +872,12 @@ def normalizing_head():
                 fl.algorithms.KNNPer(fl.algorithms.FedAvg(STEP, batch=BATCH)),
             ),
             "give held-out data of each client",
+        ),
+        (
+            lambda: fl.Simulation(
+                in_two_parts(state="kept"), fl.algorithms.GPFL(STEP, batch=BATCH)
+            ),
+            "GPFL represents held-out data of all clients once",
         ),
         (
             lambda: fl.Simulation(uneven_problem(), fl.algorithms.IFCA(STEP, 3, start=STARTS)),

@@ -3,12 +3,11 @@ Huang and Ye 2024).
 """
 
 import dataclasses
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.module import field, module, replace, static
@@ -16,7 +15,7 @@ from fljax._core.numerics import HIGHEST
 from fljax.algorithms.algorithm import algorithm, server_start, start_models
 from fljax.algorithms.personalized.fedproto import OF_MEANS, class_sums
 from fljax.algorithms.round import Round
-from fljax.algorithms.server.server_algorithm import Averaging, Cohort
+from fljax.algorithms.server.server_algorithm import Averaging
 from fljax.graphs.federation import Network
 from fljax.optimization.schedules import Schedule, as_schedule
 from fljax.problems import NoRegularizer, Problem, Reading, Softmax
@@ -73,7 +72,8 @@ class FedAS(Averaging):
     batches of the squared norm of their mean gradient, which for batches of one sample is
     :math:`D_kF_k`, here ``weighting="samples"``; and alignment is one epoch in batches of 16
     samples. FL-bench aligns the mean representation of a batch's samples of a class, instead of
-    each of them.
+    each of them. Running statistics move in the steps of the alignment and go on in the local ones;
+    prototypes and traces are those of the network in evaluation, before and after the steps.
 
     Args:
       step_size: :math:`\mu` of the local steps, as in :class:`~fljax.algorithms.FedAvg`, which also
@@ -132,45 +132,22 @@ class FedAS(Averaging):
         before = participants.take(state.model)
 
         part = participants.of(self.local_problem(now.problem))
-        aligned = self._aligned(
-            now, cohort, before.at[:, body].set(server[None]), _prototypes(part, before)
-        )
-        batch = None if cohort.batch is None else jax.tree.map(itemgetter(-1), cohort.batch)
-        local = self.learn(now, cohort, aligned, batch=batch).model
+        aligned = self.learn(
+            now,
+            cohort.over_sets(0, self.alignment_epochs),
+            before.at[:, body].set(server[None]),
+            step=self.alignment_step_size(now.number),
+            direction=_alignment_gradient,  # zero for the heads
+            context=_prototypes(part, before),
+        ).model
+        local = self.learn(now, cohort.over_sets(self.alignment_epochs, 1), aligned).model
 
-        trace = _fisher_trace(part, local)[:, None]
+        trace = _fisher_trace(now.networks.evaluating(part), local)[:, None]
         message = jnp.concatenate([trace * (local[:, body] - server[None]), trace], axis=1)
         total = self.collect(now, cohort, message, jnp.zeros_like(message[0])).total
         informed = total[-1] > 0
         change = jnp.where(informed, total[:-1] / jnp.where(informed, total[-1], 1), 0)
         return FedASState(participants.put(state.model, local), server + change)
-
-    def _aligned(
-        self,
-        now: Round,
-        cohort: Cohort,
-        model: Float[Array, "chosen dim"],
-        prototypes: Float[Array, "chosen classes width"],
-    ) -> Float[Array, "chosen dim"]:
-        """Return the models after the steps of the alignment, which leave the heads as they are."""
-        rate = self.alignment_step_size(now.number)
-        batches = (
-            None if cohort.batch is None else jax.tree.map(itemgetter(slice(-1)), cohort.batch)
-        )
-
-        def epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
-            learned = self.learn(
-                now,
-                cohort,
-                model,
-                batch=batch,
-                step=rate,
-                direction=_alignment_gradient,
-                context=prototypes,
-            )
-            return learned.model, None
-
-        return jax.lax.scan(epoch, model, batches, length=self.alignment_epochs)[0]
 
 
 def _prototypes(

@@ -3,13 +3,12 @@ r"""FedPAC: features aligned with global centroids, and heads combined for each 
 """
 
 import dataclasses
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from fljax._core import checks
 from fljax._core.linalg import simplex_minimizers
@@ -193,16 +192,9 @@ class FedPAC(Averaging):
     ) -> Float[Array, "chosen dim"]:
         """The participants' models after the steps of their heads, then of their bodies."""
         body, head = now.problem.body_and_head()
-        # One set of batches for each epoch of the heads, and the last one for the bodies.
-        batches = cohort.batch
-        last = None
-        if batches is not None:
-            batches, last = (
-                jax.tree.map(itemgetter(selection), batches) for selection in (slice(-1), -1)
-            )
 
         def train_part(
-            model: Array, indices: np.ndarray, direction: Direction, batch: PyTree
+            cohort: Cohort, model: Array, indices: np.ndarray, direction: Direction
         ) -> Array:
             def whole(variables: Array, model: Array) -> Array:
                 return model.at[:, indices].set(variables)
@@ -214,7 +206,6 @@ class FedPAC(Averaging):
                 now,
                 cohort,
                 model[:, indices],
-                batch=batch,
                 direction=part_gradient,
                 context=model,
                 layouts=[now.problem.layout.part(indices)],
@@ -231,14 +222,10 @@ class FedPAC(Averaging):
                 + self.attraction * centroid[:, -1] * distance
             )
 
-        model = start
-        # Unrolled, since an epoch begins with the networks' statistics of the one before, which are
-        # not in the models; the paper has one epoch.
-        for epoch in range(self.head_epochs):
-            model = train_part(
-                model, head, along_gradient, jax.tree.map(itemgetter(epoch), batches)
-            )
-        return train_part(model, body, along_losses(aligned), last)
+        heads = cohort.over_sets(0, self.head_epochs)
+        model = train_part(heads, start, head, along_gradient)
+        bodies = cohort.over_sets(self.head_epochs, 1)
+        return train_part(bodies, model, body, along_losses(aligned))
 
 
 def _size(problem: Problem) -> tuple[int, int]:

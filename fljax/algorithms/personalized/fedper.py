@@ -141,7 +141,6 @@ class FedPer(Averaging):
         cohort: Cohort,
         model: Float[Array, "chosen dim"],
         indices: np.ndarray,
-        batch: PyTree = None,
     ) -> Float[Array, "chosen dim"]:
         """Return the models after steps on the parameters at these indices only."""
 
@@ -155,7 +154,6 @@ class FedPer(Averaging):
             now,
             cohort,
             model[:, indices],
-            batch=batch,
             direction=part_gradient,
             context=model,
             layouts=[now.problem.layout.part(indices)],

@@ -1,10 +1,7 @@
 """FedRep: a common representation and personal heads, trained in turn (Collins et al. 2021)."""
 
-from operator import itemgetter
-
-import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from fljax._core import checks
 from fljax._core.module import module, static
@@ -67,15 +64,6 @@ class FedRep(FedPer):
         self, now: Round, cohort: Cohort, start: Float[Array, "chosen dim"], personal: np.ndarray
     ) -> Float[Array, "chosen dim"]:
         shared, _ = self._split(now.problem)
-        batches = cohort.batch
-        last = None
-        if batches is not None:
-            batches, last = (
-                jax.tree.map(itemgetter(selection), batches) for selection in (slice(-1), -1)
-            )
-
-        def head_epoch(model: Array, batch: PyTree) -> tuple[Array, None]:
-            return self._train_part(now, cohort, model, personal, batch), None
-
-        model = jax.lax.scan(head_epoch, start, batches, length=self.head_epochs)[0]
-        return self._train_part(now, cohort, model, shared, last)
+        heads = cohort.over_sets(0, self.head_epochs)
+        model = self._train_part(now, heads, start, personal)
+        return self._train_part(now, cohort.over_sets(self.head_epochs, 1), model, shared)

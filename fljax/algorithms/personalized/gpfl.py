@@ -15,6 +15,7 @@ from fljax._core import checks
 from fljax._core.module import module, replace
 from fljax._core.numerics import HIGHEST
 from fljax.algorithms.algorithm import algorithm, representation_width, start_models
+from fljax.algorithms.network_states import check_represented_once
 from fljax.algorithms.round import Round
 from fljax.algorithms.server.server_algorithm import AVERAGED, Averaging
 from fljax.graphs.federation import Network
@@ -76,7 +77,8 @@ class GPFL(Averaging):
     A client predicts by :math:`\varphi_k(f^P)`: held-out metrics and ``train_error`` are of these
     predictions. All others are of the network :math:`(\theta,\varphi_k)` without the valve, which
     is not trained to predict. A regularizer acts on body and head. At first embeddings are standard
-    normal and the valve's layers uniform in :math:`\pm1/\sqrt R`, drawn from a fixed key.
+    normal and the valve's layers uniform in :math:`\pm1/\sqrt R`, drawn from a fixed key. Running
+    statistics are part of the body.
 
     Sources differ. In the paper the valve also reads the representation; here, as in the authors'
     code, its inputs are :math:`g` and :math:`p_k` alone. In that code the inputs are of the
@@ -95,7 +97,8 @@ class GPFL(Averaging):
     Raises:
       ValueError: a negative guidance or decay, a loss that is not
         :class:`~fljax.problems.Softmax`, a network that does not define its representation
-        (:func:`fljax.models.headed`); as for FedAvg.
+        (:func:`fljax.models.headed`), statistics that clients keep while they have held-out data in
+        common; as for FedAvg.
 
     Example:
       >>> import jax, fljax as fl
@@ -124,8 +127,9 @@ class GPFL(Averaging):
 
     def check(self, problem: Problem | Stream, network: Network) -> None:
         super().check(problem, network)
+        assert isinstance(problem, Problem)
+        check_represented_once("GPFL", problem)
         if isinstance(self.step_size, Optimizer):
-            assert isinstance(problem, Problem)
             check_optimizer(self.step_size, _layout(problem))
 
     def message_size_of(self, problem: Problem) -> int:
@@ -165,7 +169,13 @@ class GPFL(Averaging):
         )
         layouts = now.problem.layout, layout
         learned = self.learn(
-            now, cohort, start, direction=gradients, context=personal, layouts=layouts
+            now,
+            cohort,
+            start,
+            direction=gradients,
+            context=personal,
+            layouts=layouts,
+            whole=lambda variables, personal: variables[:, :dim],
         ).model
 
         message = jnp.concatenate([learned[:, body], learned[:, dim:]], axis=1)

@@ -15,6 +15,7 @@ from fljax._core import checks
 from fljax._core.module import field, module, static
 from fljax._core.numerics import HIGHEST
 from fljax.algorithms.algorithm import Algorithm, algorithm
+from fljax.algorithms.network_states import check_represented_once
 from fljax.algorithms.round import Round
 from fljax.algorithms.server import fedavg
 from fljax.algorithms.server.fedavg import FedAvg
@@ -108,13 +109,7 @@ class KNNPer(Algorithm):
     def check(self, problem: Problem, network: Network) -> None:
         self.solver.check(problem, network)
         checks.per_client("interpolation", self.interpolation, problem.clients)
-        test = problem.test
-        if problem.state_policy == "kept" and test is not None and test.clients < problem.clients:
-            raise ValueError(
-                "kNN-Per represents held-out data of all clients once, and clients that keep their "
-                "statistics represent them each in another way; give held-out data of each "
-                "client, or average the statistics, state='averaged'."
-            )
+        check_represented_once("kNN-Per", problem)
 
     def work(self, problem: Any) -> tuple[Array, Array]:
         return self.solver.work(problem)

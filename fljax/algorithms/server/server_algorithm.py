@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -81,6 +82,26 @@ class Cohort(NamedTuple):
     def active(self) -> Array:
         """Which of the rows participate, ``[M]``."""
         return self.participants.here
+
+    def over_sets(self, first: int, count: int) -> "Cohort":
+        """The cohort in a longer training: over several of its sets of batches, the draws of
+        :meth:`LocalLearning.invite`, one set after the other.
+        """
+        longest = count * self.longest
+        limit = None if self.limit is None else count * self.limit
+        if self.batch is None:
+            return self._replace(longest=longest, limit=limit)
+        steps = jnp.arange(longest, dtype=jnp.int32)[None]
+        if self.limit is not None:  # those of a client's next set follow its own last one
+            each = jnp.maximum(self.limit, 1)[:, None]
+            steps = jnp.minimum(steps // each * self.longest + steps % each, longest - 1)
+
+        def in_a_row(sets: Array) -> Array:  # [draws, M, steps, samples]
+            rows = jnp.moveaxis(sets[first : first + count], 0, 1)
+            rows = rows.reshape(len(rows), longest, -1)
+            return rows if self.limit is None else jnp.take_along_axis(rows, steps[..., None], 1)
+
+        return self._replace(batch=jax.tree.map(in_a_row, self.batch), longest=longest, limit=limit)
 
 
 @module
