@@ -17,8 +17,8 @@ from fljax.participation.selectors import Participants
 
 
 def check_represented_once(name: str, problem: Any) -> None:
-    """Raise ``ValueError`` if an algorithm represents held-out data of all clients once, and each of
-    them would represent them by statistics of its own.
+    """Raise ``ValueError`` if an algorithm represents held-out data of all clients once, and each
+    client would represent them by statistics of its own.
     """
     test = problem.test
     if problem.state_policy == "kept" and test is not None and test.clients < problem.clients:
