@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from importlib.util import find_spec
 
 import jax
 import matplotlib as mpl
@@ -310,6 +311,8 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, tmp_path, monkeypatch
     )
     names: dict = {}
     for heading, code in programs(page):
+        if "import hydra" in code and find_spec("hydra") is None:
+            continue  # an extra of developers; tests of study files run it where it is installed
         try:
             exec(compile(code, page, "exec"), names)
         except Exception as error:

@@ -437,7 +437,7 @@ def promises(methods: Mapping[str, tuple[Any, Any, str]]) -> list[Claim]:
     """The claims of methods of the study ``digits``, from the sources of their promises."""
     result = []
     for name, (_, _, source) in methods.items():
-        slug = name.lower().replace(" ", "-")
+        slug = name.lower().replace(",", "").replace(" ", "-")
         other, called = (ALONE, "learning alone") if name in SILENT else (COMMON, "one model")
         whom = "clients who learn alone"
         if name not in SILENT:

@@ -21,6 +21,9 @@ Atom: TypeAlias = core.Var | core.Literal
 
 _MARKS = ("fljax gradient of samples: ", "fljax proximal steps of clients: ")
 
+#: The mark of a loop that ends when its clients are through, before the number of iterations.
+_LONGEST = "fljax iterations at most: "
+
 
 class Evaluations(NamedTuple):
     """Numbers of evaluations; NaN if they depend on data, as in a while loop."""
@@ -37,6 +40,14 @@ def evaluated(gradient: Array, samples: int) -> Array:
 def minimized(models: Array) -> Array:
     """Mark the results of proximal steps, ``[..., dim]``."""
     return checkpoint_name(models, f"{_MARKS[1]}1")
+
+
+def iteration(index: Array, most: int) -> Array:
+    """Mark the index of an iteration in the body of a loop that takes at most so many.
+
+    Evaluations in such a loop are counted as if it took all of them, and else not at all.
+    """
+    return checkpoint_name(index, f"{_LONGEST}{most}")
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
@@ -60,7 +71,7 @@ def _count(jaxpr: core.Jaxpr, mark: str) -> float:
 
 
 def _count_equation(equation: core.JaxprEqn, mark: str) -> float:
-    """The evaluations of one equation, NaN for loops and branches without a fixed number."""
+    """The evaluations of one equation, NaN for loops and branches without a known number."""
     primitive = equation.primitive.name
     params = equation.params
     if primitive == "name":
@@ -70,8 +81,8 @@ def _count_equation(equation: core.JaxprEqn, mark: str) -> float:
         return evaluations_per_row * math.prod(shape_of(equation.outvars[0])[:-1])
     parts = jax.tree.leaves(list(params.values()), is_leaf=_is_jaxpr)  # branches are a tuple
     inner_counts = [_count(getattr(part, "jaxpr", part), mark) for part in parts if _is_jaxpr(part)]
-    if primitive == "while":
-        return math.nan if any(inner_counts) else 0.0
+    if primitive == "while" and any(inner_counts):
+        return _most_iterations(params["body_jaxpr"].jaxpr) * math.fsum(inner_counts)
     if primitive == "cond":
         return inner_counts[0] if len(set(inner_counts)) == 1 else math.nan
     return (
@@ -79,6 +90,13 @@ def _count_equation(equation: core.JaxprEqn, mark: str) -> float:
         if primitive == "scan"
         else math.fsum(inner_counts)
     )
+
+
+def _most_iterations(body: core.Jaxpr) -> float:
+    """The declared length of a loop, NaN if none is."""
+    names = [equation.params["name"] for equation in body.eqns if equation.primitive.name == "name"]
+    lengths = [int(name.removeprefix(_LONGEST)) for name in names if name.startswith(_LONGEST)]
+    return lengths[0] if lengths else math.nan
 
 
 def _is_jaxpr(part: object) -> bool:

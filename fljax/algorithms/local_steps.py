@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax._core.cohort_rows import rows_of
 from fljax._core.devices import on_cpu, sharded_over_clients, shares
+from fljax._core.gradient_counts import iteration
 from fljax._core.linalg import rounding_distance
 from fljax._core.module import replace
 from fljax._core.split_rows import cut, in_pieces, joined
@@ -348,7 +349,11 @@ def _over_steps(
     else:
         order = jnp.argsort(~visited, stable=True).astype(jnp.int32)
         many = jnp.sum(visited, dtype=jnp.int32)
-        state = jax.lax.fori_loop(0, many, lambda i, state: in_parameters(state, order[i]), state)
+
+        def visit(index: Array, state: Learned) -> Learned:
+            return in_parameters(state, order[iteration(index, rule.longest)])
+
+        state = jax.lax.fori_loop(0, many, visit, state)
     return joined(state)
 
 
@@ -368,14 +373,13 @@ def _while_they_last(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
         part = jax.tree.map(operator.itemgetter(slice(width)), rows._replace(start=trained))
         step_of_part = functools.partial(_step, rule, part, _batches_of(problem, part), True)
         in_parameters = in_pieces(step_of_part, rule.pieces)
-        trained = joined(
-            jax.lax.fori_loop(
-                before,
-                extents[half],
-                lambda step, state, take=in_parameters: take(state, step),
-                cut(trained, rule.pieces),
-            )
-        )
+        # Gradients are counted as of clients that all take all steps, so in the first loop alone.
+        most = rule.longest if width == len(extents) else 0
+
+        def take(step: Array, state: Learned, advance=in_parameters, most: int = most) -> Learned:
+            return advance(state, iteration(step, most))
+
+        trained = joined(jax.lax.fori_loop(before, extents[half], take, cut(trained, rule.pieces)))
         through.append(jax.tree.map(operator.itemgetter(slice(half, None)), trained))
         trained = jax.tree.map(operator.itemgetter(slice(half)), trained)
         before = extents[half]

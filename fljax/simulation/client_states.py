@@ -20,9 +20,13 @@ from jaxtyping import Array, PyTree
 from fljax._core.cohort_rows import Rows, ServerRows
 from fljax._core.storage import StoreError
 
-#: Whose a leaf of an algorithm's state is: everybody's; with a row per client; each client's is its
-#: server's row (:class:`~fljax._core.cohort_rows.ServerRows`), of which the servers' rows are kept;
-#: with rows that are computed from the samples whenever a client takes part, and not kept.
+#: What the rows of a leaf of an algorithm's state are.
+#:
+#: - shared: not of single clients; the leaf is kept as it is.
+#: - client: each client's own, kept for all clients.
+#: - server: a client's row is its server's (:class:`~fljax._core.cohort_rows.ServerRows`); only the
+#:   servers' rows are kept.
+#: - constant: each client's own, not kept but computed from its samples when it takes part.
 Kind = Literal["shared", "client", "server", "constant"]
 
 

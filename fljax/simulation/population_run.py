@@ -270,15 +270,17 @@ def _layout(
         ]
         leaves = [jax.tree.leaves(state) for state in states]
         shapes = [[(leaf.shape, str(leaf.dtype)) for leaf in of_state] for of_state in leaves]
-        lazy = [_kind_of_rows(leaf) for leaf in leaves[0]]
-        results.extend((jax.tree.structure(states[0]), *shapes, lazy))
+        declared = [_kind_of_rows(leaf) for leaf in leaves[0]]
+        results.extend((jax.tree.structure(states[0]), *shapes, declared))
         return []
 
     jax.eval_shape(compare, template, numbers, data)
-    tree, population, cohort, lazy = results
+    tree, population, cohort, declared = results
     kinds: tuple[Kind, ...] = tuple(
         kind or ("client" if shape_of_population[0] != shape_of_cohort[0] else "shared")
-        for kind, shape_of_population, shape_of_cohort in zip(lazy, population, cohort, strict=True)
+        for kind, shape_of_population, shape_of_cohort in zip(
+            declared, population, cohort, strict=True
+        )
     )
 
     def row_shapes(shapes: list[Any]) -> tuple[Any, ...]:

@@ -51,6 +51,39 @@ def test_a_round_evaluates_the_declared_number_of_gradients(simulation, expected
     np.testing.assert_equal(of_round(simulation, 10)[1].gradients, expected)
 
 
+def networks_of(sizes, pooled):
+    starts = np.append(0, np.cumsum(sizes))
+    samples = starts[-1]
+    features = np.zeros((samples, 3))
+    labels = np.zeros(samples, np.int32)
+    loss = fl.problems.Softmax(2)
+
+    def build(key):
+        network = fl.models.mlp(2, hidden=[4]), key
+        if pooled:
+            owned = fl.partitions.Partition(np.arange(samples, dtype=np.int32), starts)
+            return fl.problems.Model.from_pool(*network, features, labels, loss, owned)
+        rows = np.split(np.arange(samples), starts[1:-1])
+        clients = [(features[r], labels[r]) for r in rows]
+        return fl.problems.Model.from_clients(*network, clients, loss)
+
+    return build
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("sizes", [(8, 8, 8), (1, 40, 3)])
+def test_steps_that_clients_leave_out_are_counted_with_the_others(sizes, pooled):
+    """Networks skip the steps of clients without samples in them: loops without a fixed length."""
+    problem = networks_of(sizes, pooled)
+
+    def gradients(**settings):
+        algorithm = A.FedAvg(0.1, batch=4, **settings)
+        return of_round(lambda key: fl.Simulation(problem(key), algorithm), 10)[1].gradients
+
+    assert gradients(local_steps=5) == len(sizes) * 5 * 4
+    assert gradients(epochs=2) == len(sizes) * 2 * max(sizes)
+
+
 @pytest.mark.parametrize(
     ("simulation", "expected"),
     [

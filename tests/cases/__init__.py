@@ -122,17 +122,8 @@ STREAMED = [label for label in LABELS if REGISTRY[label].needs.data == "stream"]
 SERVED = [label for label in LABELS if REGISTRY[label].needs.network is None]
 #: Algorithms with one server and an additional model of each client.
 ADAPTED = [
-    *(
-        "Per-FedAvg",
-        "APFL",
-        "pFedMe, by gradient",
-        "FedPer",
-        "LG-FedAvg",
-        "FedBN",
-        "FedRep",
-        "FedBABU",
-    ),
-    *("FedALA", "FedAMP", "FedFomo", "APPLE", "SuPerFed"),
+    *("Per-FedAvg", "APFL", "pFedMe, by gradient", "FedPer", "LG-FedAvg", "FedBN", "FedRep"),
+    *("FedBABU", "FedALA", "FedAMP", "FedFomo", "APPLE", "SuPerFed"),
 ]
 PERSONAL = ["Local only", "FedAvg-FT", "Ditto", "pFedMe", "IFCA", "CFL", "FedEM", *ADAPTED]
 #: Servers that do not wait.

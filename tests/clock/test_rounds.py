@@ -47,6 +47,9 @@ def run(problem, clock, algorithm=None, rounds=ROUNDS, metrics=("normalized_erro
     return fl.run(simulation, rounds=rounds)
 
 
+# Time ---------------------------------------------------------------------------------------------
+
+
 def test_a_run_ends_when_its_seconds_are_over():
     """Or when its metrics have reached their tolerances, whichever comes first."""
 
@@ -74,9 +77,6 @@ def test_a_run_ends_when_its_seconds_are_over():
     assert (either.stopped <= 8).all()
     neither = ending([2.0], normalized_error=0.0, seconds=17 * slowest)
     assert (neither.stopped == 12).all()
-
-
-# Time ---------------------------------------------------------------------------------------------
 
 
 def times_of(law, simulation):

@@ -46,7 +46,7 @@ NAMES = [
     *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.private", "gauthier-7.servers"),
     *("headline-communication", "headline-convex", "headline-dissimilarity", "headline-exact"),
     "headline-gossip",
-    *("headline-hierarchy", "headline-late", "headline-newer"),
+    *("headline-hierarchy", "headline-late", "headline-mixtures", "headline-newer"),
     *("headline-peers", "headline-personal", "headline-private", "headline-skew"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),
     *("jung-connectivity", "jung-convergence", "jung-descent", "jung-drift", "jung-explain"),

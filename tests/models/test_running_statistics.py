@@ -220,7 +220,7 @@ class TwoParts:
             first = (rounds_before * STEPS + step) * BATCH % SAMPLES
             x, y = (jnp.asarray(a[client, first : first + BATCH]) for a in (X, Y))
             gradient, stats = jax.grad(loss, has_aux=True)(row, stats, x, y)
-            row = row - STEP * mask * gradient
+            row = jax.tree.map(lambda a, g: a - STEP * mask * g, row, gradient)
         return row, stats
 
     def start(self, of_clients, common):
@@ -737,13 +737,8 @@ def guides_features(policy, guidance, decay):
         for k in range(CLIENTS):
             variables = jnp.where(of_head, rows[k], server), modules
             stats = loop.start(of_clients[k], common)
-            for step in range(STEPS):
-                first = (number * STEPS + step) * BATCH % SAMPLES
-                x, y = (jnp.asarray(a[k, first : first + BATCH]) for a in (X, Y))
-                inputs = stats, x, y, received, shares[k] @ received
-                gradient, stats = jax.grad(loss, has_aux=True)(variables, *inputs)
-                variables = jax.tree.map(lambda a, g: a - STEP * g, variables, gradient)
-            of_clients[k] = stats
+            of_received = functools.partial(loss, received=received, condition=shares[k] @ received)
+            variables, of_clients[k] = loop.steps(variables, stats, k, number, of_received)
             rows[k] = variables[0]
             sent.append(variables)
         server, modules = (mean_of(part) for part in zip(*sent, strict=True))

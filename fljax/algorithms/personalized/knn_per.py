@@ -137,10 +137,10 @@ class KNNPer(Algorithm):
 
         def predict(data: Problem) -> Float[Array, "clients samples classes"]:
             """Logarithms of the mixed probabilities, which the loss takes as logits."""
-            asked = data.representations(models[: data.clients])
-            asked = jnp.broadcast_to(asked, (len(models), *asked.shape[1:]))
+            queries = data.representations(models[: data.clients])
+            queries = jnp.broadcast_to(queries, (len(models), *queries.shape[1:]))
             common = jax.nn.softmax(data.predictions(models[: data.clients]), axis=-1)
-            nearest = jax.vmap(self._nearest_labels)(asked, stored, labels, has_sample)
+            nearest = jax.vmap(self._nearest_labels)(queries, stored, labels, has_sample)
             mixed = share * nearest + (1 - share) * common
             return jnp.log(jnp.maximum(mixed, jnp.finfo(mixed.dtype).tiny))
 
@@ -148,17 +148,17 @@ class KNNPer(Algorithm):
 
     def _nearest_labels(
         self,
-        asked: Float[Array, "asked width"],
+        queries: Float[Array, "queries width"],
         stored: Float[Array, "samples width"],
         labels: Float[Array, "samples classes"],
         has_sample: Array,
-    ) -> Float[Array, "asked classes"]:
+    ) -> Float[Array, "queries classes"]:
         """The classes' shares among one client's nearest samples, weighted by the kernel."""
         middle = jnp.mean(stored, axis=0, keepdims=True)  # near it no digits of a distance are lost
-        asked = asked - middle
+        queries = queries - middle
         stored = stored - middle
-        products = jnp.matmul(asked, stored.T, precision=HIGHEST)
-        distance = jnp.sum(asked**2, axis=1)[:, None] + jnp.sum(stored**2, axis=1)[None]
+        products = jnp.matmul(queries, stored.T, precision=HIGHEST)
+        distance = jnp.sum(queries**2, axis=1)[:, None] + jnp.sum(stored**2, axis=1)[None]
         distance = jnp.where(has_sample[None], jnp.maximum(distance - 2 * products, 0), jnp.inf)
         count = min(self.neighbors, len(stored))
         closeness, which = jax.lax.top_k(-distance, count)

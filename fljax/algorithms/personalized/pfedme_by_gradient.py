@@ -49,6 +49,8 @@ class PFedMeByGradient(Averaging):
     as here, at the received model, and in later local steps where the last ones ended. In the paper
     all clients compute in every round and the server receives from some of them; the others'
     :math:`w_k` are lost, so that here only participants compute, which changes no server's model.
+    The program adds a weight decay of 0.001 to the personal steps of every network; here it is a
+    regularizer of the problem.
 
     Args:
       step_size: :math:`\eta`, a schedule of the round or a number, > 0; :math:`\eta\lambda\le1`
@@ -117,8 +119,8 @@ class PFedMeByGradient(Averaging):
             local = pair[:, :dim]
 
             def personal_move(_: Array, personal: Array) -> Array:
-                pull = self.attraction * (personal - local)
-                return personal - personal_step * (part.gradient(personal) + pull)
+                proximal = self.attraction * (personal - local)
+                return personal - personal_step * (part.gradient(personal) + proximal)
 
             before = pair[:, dim:]
             personal = jax.lax.fori_loop(0, self.personal_steps, personal_move, before)

@@ -42,7 +42,8 @@ def test_the_default_step_meets_the_bound_and_larger_ones_are_warned_of():
     for k, (X, y) in enumerate(DATA):
         system[k * DIM : (k + 1) * DIM, k * DIM : (k + 1) * DIM] += 2 * X.T @ X / len(y)
     assert np.linalg.eigvalsh(system)[-1] <= upper
-    with pytest.warns(fl.AssumptionWarning, match=r"above the bound .*2 / \(L \+ 4 coupling"):
+    bound = r"above the bound .* \(2 / \(L \+ 4 coupling max degree\)"
+    with pytest.warns(fl.AssumptionWarning, match=bound):
         far = fl.run(
             fl.Simulation(quadratic_problem(), FedGD(0.4, 2.1 / upper), weighted_network()), 2
         )

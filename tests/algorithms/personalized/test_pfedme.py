@@ -72,7 +72,7 @@ def test_many_personal_steps_are_the_exact_minimizer(name):
     problem = make_problem(name)
     exact = PFedMe(0.3, 1.5, 2, 1.2, inner_iterations=400)
     steps = PFedMeByGradient(
-        *(0.3,),
+        0.3,
         attraction=1.5,
         personal_step_size=0.15,
         personal_steps=400,
