@@ -105,6 +105,8 @@ HEADLINES: dict[str, tuple[str, str]] = {
     "FedOpt": ("headline-skew", "fedopt-beats-fedavg"),
     "FedAdagrad": ("headline-skew", "fedadagrad-beats-fedavg"),
     "FedYogi": ("headline-skew", "fedyogi-beats-fedavg"),
+    "FedCross": ("headline-skew", "fedcross-beats-fedavg"),
+    "FedADMM": ("headline-skew", "fedadmm-saves-rounds"),
     "MIMELite": ("headline-skew", "mimelite-beats-fedavg"),
     "FedAvg": ("jung-drift", "fewer-rounds-with-more-steps"),
     "FedProx": ("field-fedprox", "far-more-accurate-with-many-late"),
