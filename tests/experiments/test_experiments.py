@@ -46,8 +46,9 @@ NAMES = [
     *("gauthier-7.clusters", "gauthier-7.poisoning", "gauthier-7.private", "gauthier-7.servers"),
     *("headline-communication", "headline-convex", "headline-dissimilarity", "headline-exact"),
     "headline-gossip",
-    *("headline-hierarchy", "headline-late", "headline-mixtures", "headline-newer"),
-    *("headline-peers", "headline-personal", "headline-private", "headline-skew"),
+    *("headline-hierarchy", "headline-late", "headline-mixtures", "headline-networks"),
+    *("headline-newer", "headline-peers", "headline-personal", "headline-private"),
+    *("headline-skew", "headline-walks"),
     *("jung-alpha", "jung-asynchronous", "jung-attacks", "jung-audit", "jung-clusters"),
     *("jung-connectivity", "jung-convergence", "jung-descent", "jung-drift", "jung-explain"),
     *(

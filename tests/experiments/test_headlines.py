@@ -22,11 +22,13 @@ from experiments.headlines import (
     figure_hierarchy,
     figure_late,
     figure_mixtures,
+    figure_networks,
     figure_newer,
     figure_peers,
     figure_personal,
     figure_private,
     figure_skew,
+    figure_walks,
 )
 from experiments.headlines.common import (
     METRIC,
@@ -98,8 +100,8 @@ def test_clients_differ_by_the_given_spread():
     [
         *(figure_communication, figure_convex, figure_dissimilarity, figure_exact),
         figure_gossip,
-        *(figure_hierarchy, figure_late, figure_mixtures, figure_newer, figure_peers),
-        figure_personal,
+        *(figure_hierarchy, figure_late, figure_mixtures, figure_networks, figure_newer),
+        *(figure_peers, figure_personal, figure_walks),
         *(figure_private, figure_skew),
     ],
 )
@@ -113,9 +115,7 @@ def test_quick_studies_are_drawn_and_judged(module):
 
 
 #: Registered algorithms whose main promise no figure judges yet, which the page says.
-UNJUDGED = [
-    *("EASGD", "FedDF", "FedMD", "FjORD", "HeteroFL", "Random walk"),
-]
+UNJUDGED: list[str] = []
 
 
 def test_the_page_of_promises_matches_the_results():
