@@ -49,4 +49,5 @@ FIGURE = Figure(
     claims=[*SOURCE, ch3.protection_claim(), *map(ch3.enforced, SOURCE)],
     settings=(*ch3.COMMON, ch3.STEP, ch3.CLIP_SQUARED, ch3.BUDGETS, ch3.ALLOCATION),
     tuning=ch3.tuning_table,
+    seeds=200,
 )

@@ -487,4 +487,5 @@ FIGURE = Figure(
     settings=(*ch5.COMMON, ch5.NOISES, ch5.SPREAD, ch5.MIXED, ch5.GRADIENT, FIXED_POINTS, SEEDS),
     tuning=ch5.tuning_table,
     keep=("bits_up",),
+    seeds=300,
 )

@@ -627,5 +627,6 @@ FIGURE = Figure(
     plot=plot,
     claims=[*CLAIMS, *MEDIANS],
     settings=(*ch6.COMMON, *ch6.LEARNED, RATES, CAPS, MAP, MAP_SEEDS, EPOCHS),
+    seeds=180,
     table=table,
 )

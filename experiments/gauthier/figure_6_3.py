@@ -667,5 +667,6 @@ FIGURE = Figure(
         ),
     ],
     settings=(*ch6.COMMON, *ch6.LEARNED, CAP, CHOSEN),
+    seeds=240,
     table=quantiles,
 )

@@ -18,7 +18,7 @@ RANGES = Setting(
     "“three range values”, not given: that of figure 2.1, twice and four times as far",
 )
 ROUNDS = Setting("iterations", 600, "not given; twice what FedAvg takes to its steady state")
-FEW = Setting("seeds", 40, "steady states are means over 200 iterations of each")
+FEW = Setting("seeds", 100, "steady states are means over 200 iterations of each")
 ORIGINAL = "original FedAvg"
 PANELS = {"a": ch2.FEDAVG, "b": ch2.IS, "c": ORIGINAL}
 
