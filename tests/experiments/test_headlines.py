@@ -114,8 +114,12 @@ def test_quick_studies_are_drawn_and_judged(module):
     assert verdicts.keys() == {claim.name for claim in figure.claims}
 
 
-#: Registered algorithms whose main promise no figure judges yet, which the page says.
-UNJUDGED: list[str] = []
+#: New algorithms whose main promise no figure judges yet, which the page says.
+UNJUDGED: frozenset[str] = frozenset()
+
+
+def test_the_promise_of_every_other_algorithm_is_judged():
+    assert HEADLINES.keys() == ALGORITHMS.keys() - UNJUDGED
 
 
 def test_the_page_of_promises_matches_the_results():
@@ -131,13 +135,12 @@ def test_the_page_of_promises_matches_the_results():
     assert "| EXTRA | EXTRA reaches the exact minimizer" in page
     assert "-290.00 dB [-291.00, -289.00]" in page
     assert "holds" in page
-    assert f"Not judged yet: {', '.join(UNJUDGED)}." in page
+    assert "Not judged yet" not in page
 
 
 def test_the_page_of_promises_names_algorithms_without_a_headline(monkeypatch):
     monkeypatch.delitem(HEADLINES, "EXTRA")
-    names = sorted(["EXTRA", *UNJUDGED], key=str.lower)
-    assert f"Not judged yet: {', '.join(names)}." in report.headlines([])
+    assert "Not judged yet: EXTRA." in report.headlines([])
 
 
 def test_a_level_is_interpolated_between_records():
