@@ -114,14 +114,6 @@ def test_quick_studies_are_drawn_and_judged(module):
     assert verdicts.keys() == {claim.name for claim in figure.claims}
 
 
-#: New algorithms whose main promise no figure judges yet, which the page says.
-UNJUDGED: frozenset[str] = frozenset()
-
-
-def test_the_promise_of_every_other_algorithm_is_judged():
-    assert HEADLINES.keys() == ALGORITHMS.keys() - UNJUDGED
-
-
 def test_the_page_of_promises_matches_the_results():
     figure, claim = HEADLINES["EXTRA"]
     declared = {c.name: c for c in REGISTRY[figure].claims}[claim]
@@ -135,12 +127,14 @@ def test_the_page_of_promises_matches_the_results():
     assert "| EXTRA | EXTRA reaches the exact minimizer" in page
     assert "-290.00 dB [-291.00, -289.00]" in page
     assert "holds" in page
-    assert "Not judged yet" not in page
 
 
 def test_the_page_of_promises_names_algorithms_without_a_headline(monkeypatch):
     monkeypatch.delitem(HEADLINES, "EXTRA")
-    assert "Not judged yet: EXTRA." in report.headlines([])
+    (line,) = [line for line in report.headlines([]).splitlines() if "Not judged yet" in line]
+    names = line.removeprefix("Not judged yet: ").removesuffix(".").split(", ")
+    assert names == sorted(ALGORITHMS.keys() - HEADLINES.keys(), key=str.lower)
+    assert "EXTRA" in names
 
 
 def test_a_level_is_interpolated_between_records():
