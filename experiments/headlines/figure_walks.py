@@ -122,22 +122,23 @@ def study(effort: Effort) -> Studies:
             record_every=32 // local_steps,
             **rule,
         )
-        return _by_steps(data, local_steps)
+        return _counting(data, local_steps)
 
     def shared(name: str, methods: Any, messages: int) -> xr.Dataset:
         """The methods with as many messages each."""
         rounds = (10 if effort.quick else ROUNDS.value) * MESSAGES.value // messages
-        return compared(
+        data = compared(
             effort,
             name,
             on_graph,
             {of: (build, {"step_size": WALKED.value}) for of, build in methods.items()},
             metric=METRIC,
             rounds=rounds,
-            record_every=max(rounds // 50, 1),
+            record_every=2 * MESSAGES.value // messages,
             also=(BITS,),
             **rule,
         )
+        return _counting(data, messages)
 
     def both(names: tuple[str, str], local_steps: int) -> dict[str, Any]:
         builders = (functools.partial(of, local_steps=local_steps) for of in (elastic, averaged))
@@ -147,16 +148,16 @@ def study(effort: Effort) -> Studies:
     seldom = both((SELDOM, f"FedAvg, {PERIOD.value} local steps"), PERIOD.value)
     return {
         "workers": joined(trained("each", in_each, 1), trained("seldom", seldom, PERIOD.value)),
-        "gossip": shared("gossip", GOSSIPING, MESSAGES.value),
-        "walk": shared("walk", WALKING, 1),
+        "graph": joined(shared("gossip", GOSSIPING, MESSAGES.value), shared("walk", WALKING, 1)),
     }
 
 
-def _by_steps(data: xr.Dataset, local_steps: int) -> xr.Dataset:
+def _counting(data: xr.Dataset, in_each: int) -> xr.Dataset:
+    """The study with its rounds counted in what each has ``in_each`` of, steps or messages."""
     # The numbers of each method are in its `chosen`.
     kept = {
         "chosen": ("algorithm", data["chosen"].values),
-        "round": local_steps * data["round"].values,
+        "round": in_each * data["round"].values,
     }
     return data.reset_coords(drop=True).assign_coords(kept)
 
@@ -170,8 +171,7 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(studies["workers"], ERROR, ax=axes[0])
     axes[0].set_xlabel("steps of a worker")
     axes[0].set_ylim(top=0.3)
-    for name in ("gossip", "walk"):
-        plotting.learning_curves(studies[name], METRIC, x=BITS, ax=axes[1])
+    plotting.learning_curves(studies["graph"], METRIC, x=BITS, ax=axes[1])
     axes[1].set_xscale("log")
     return picture.finish(drawing, "Training with few messages")
 
@@ -181,10 +181,7 @@ def plot(studies: Studies) -> Picture:
 
 def below_gossip(studies: Studies) -> dict[str, Estimate]:
     """How far the error of ATC is above that of the walk after as many messages, dB."""
-    ends = [
-        samples(last(studies[name]), method, METRIC)
-        for name, method in (("gossip", GOSSIP), ("walk", WALK))
-    ]
+    ends = [samples(last(studies["graph"]), method, METRIC) for method in (GOSSIP, WALK)]
 
     def difference(gossip: Any, walk: Any) -> Any:
         return statistics.decibels(gossip) - statistics.decibels(walk)
@@ -205,7 +202,7 @@ FIGURE = Figure(
     "theirs to all neighbors in each round (ATC, CTA), by the bits that all clients send.",
     study=study,
     plot=plot,
-    tuning=chosen("workers", "gossip", "walk"),
+    tuning=chosen("workers", "graph"),
     keep=(BITS,),
     claims=[
         Claim(
