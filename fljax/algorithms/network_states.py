@@ -63,6 +63,7 @@ class NetworkStates:
         self.after = before
         self.trainings = 0  # sequences of local steps in this round so far
         self.senders = jnp.zeros((), jnp.int32)
+        self.publications = 0  # how often the average of this round was sent back in it
         self._problem = problem
         self._policy = policy
         self._key = key
@@ -137,6 +138,20 @@ class NetworkStates:
         """The participants' problem, evaluated with their networks' states after their steps."""
         return part if self._moved is None else part.with_state(self._moved)
 
+    def published(self, participants: Participants, part: Any) -> Any:
+        """The participants' problem, evaluated with the states of the round's result: the average,
+        which the server sends back to them, or their own where clients keep them.
+        """
+        if not self._problem.mixes_samples:
+            return part
+        if self._policy == "kept":
+            return part.with_state(participants.take(self.after))
+        self.publications += 1
+        count = len(participants.here)
+        return part.with_state(
+            jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), self.after)
+        )
+
     @property
     def sent(self) -> tuple[int, int]:
         """The number of a state's entries that each participant sends in addition to its message,
@@ -146,7 +161,8 @@ class NetworkStates:
             return 0, 0
         leaves = jax.tree.leaves(self.before)
         received = sum(leaf.size for leaf in leaves) if self._policy == "averaged" else 0
-        return sum(leaf[0].size for leaf in leaves), received
+        one = sum(leaf[0].size for leaf in leaves)
+        return one, received + self.publications * one
 
 
 def _averaged(

@@ -667,6 +667,79 @@ def test_fedrod_has_statistics_of_the_common_body(policy):
     agree(fl.algorithms.FedROD(STEP, **SETTINGS), policy, *expected)
 
 
+def calibrates(policy, algorithm, key):
+    """CCVR."""
+    loop = TwoParts(policy)
+    problem = in_two_parts()
+    server = problem.initial
+    of_head = problem.head_coordinates()
+    of_clients = [first_stats()] * CLIENTS
+    common = first_stats()
+    errors = []
+    for number in range(ROUNDS):
+        rows = []
+        for k in range(CLIENTS):
+            row, of_clients[k] = loop.steps(server, loop.start(of_clients[k], common), k, number)
+            rows.append(row)
+        server = mean_of(rows)
+        common = mean_of(of_clients)
+        # Representations are of the server's model, with the statistics of the round's end.
+        represented = np.concatenate(
+            [
+                loop.represent(
+                    server, loop.evaluated(of_clients[k], common), jnp.asarray(X[k]), train=False
+                )[0]
+                for k in range(CLIENTS)
+            ]
+        )
+        of_round = key_of(round_key(key, number + 1), "algorithm")
+        shape = (CLASSES, algorithm.virtual_samples, WIDTH)
+        normal = np.asarray(jax.random.normal(of_round, shape, float))
+        virtual = []
+        for c in range(CLASSES):
+            rows_of_class = represented[Y.ravel() == c]
+            values, vectors = np.linalg.eigh(np.cov(rows_of_class.T))
+            root = vectors * np.sqrt(np.where(values > 1e-12, values, 0)) @ vectors.T
+            virtual.append(rows_of_class.mean(axis=0) + normal[c] @ root)
+        drawn = np.concatenate(virtual)
+        labels = jnp.repeat(jnp.arange(CLASSES), algorithm.virtual_samples)
+
+        def loss(row, drawn=drawn, labels=labels):
+            return jnp.mean(entropy(loop.head(row, drawn), labels))
+
+        model = server
+        for _ in range(algorithm.calibration_steps):
+            model = model - 0.2 * of_head * jax.grad(loss)(model)
+        errors.append(loop.errors([model] * CLIENTS, of_clients, common))
+    return [model] * CLIENTS, (of_clients, common), errors
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ccvr_represents_samples_by_the_statistics_of_the_rounds_model(policy):
+    solver = fl.algorithms.FedAvg(STEP, **SETTINGS)
+    algorithm = fl.algorithms.CCVR(solver, 0.2, calibration_steps=4, virtual_samples=6)
+    key = fl.random_key(5)
+    with default_promotion():
+        expected = calibrates(policy, algorithm, key)
+    agree(algorithm, policy, *expected, key=key)
+
+
+def test_the_statistics_of_ccvr_come_down_twice():
+    """With the model of each round, and with the one that samples are represented by."""
+    solver = fl.algorithms.FedAvg(STEP, **SETTINGS)
+    numbers = {}
+    for policy in ("averaged", "kept"):
+        problem = in_two_parts(state=policy)
+        for name, algorithm in {"FedAvg": solver, "CCVR": fl.algorithms.CCVR(solver, 0.2)}.items():
+            run = fl.run(fl.Simulation(problem, algorithm), rounds=1)
+            numbers[name, policy] = int(run.bits_down[-1]) // 32 // CLIENTS
+    model = problem.dim
+    statistics = 2 * WIDTH
+    assert numbers["FedAvg", "averaged"] == model + statistics
+    assert numbers["CCVR", "averaged"] == 2 * (model + statistics)
+    assert numbers["CCVR", "kept"] == 2 * model
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_pfedme_has_statistics_of_the_personal_models(policy):
     """If local models follow the personal ones, it is federated averaging."""

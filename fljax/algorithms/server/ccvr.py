@@ -32,7 +32,7 @@ class CCVRState(NamedTuple):
 @algorithm(
     "CCVR",
     "luo2021",
-    Needs(None, absent=True, masked=True, classes=True, representation=True),
+    Needs(None, absent=True, masked=True, classes=True, representation=True, trains=True),
     {"Classifier calibration": ""},
 )
 @module
@@ -59,7 +59,8 @@ class CCVR(Algorithm):
     A participant sends the sums of its representations, of their products and of ones, from which
     the same follows: :math:`C(1+R+R(R+1)/2)` numbers in addition to the solver's message, and one
     model more comes down. The paper calibrates once, after the last round, with all clients, at
-    the cost of the last round here.
+    the cost of the last round here. Networks that are normalized by batches represent samples by
+    the running statistics of the round's model, which come down with it.
 
     Args:
       solver: the solver of the server's model, a :class:`~fljax.algorithms.FedAvg`.
@@ -119,7 +120,8 @@ class CCVR(Algorithm):
         shared = self.solver.step(state.shared, now)
         participants = now.choose(self.selection)
         server = now.link.publish(shared.model, participants.here)
-        sums = _sums(participants.of(now.problem), jnp.tile(server, (len(participants.here), 1)))
+        part = now.networks.published(participants, participants.of(now.problem))
+        sums = _sums(part, jnp.tile(server, (len(participants.here), 1)))
         classes = sums.shape[1]
         sums = sums.reshape(len(sums), -1)
         arrived = now.link.collect(
