@@ -272,6 +272,7 @@ def plot(studies: Studies) -> Picture:
     plotting.learning_curves(studies["mixtures"], ERROR, ax=axes[0])
     plotting.learning_curves(studies["clusters"], ERROR, ax=axes[1])
     ranked(axes[2], studies["digits"], ERROR, personal.END.value, above=ALONE)
+    axes[2].set_xlabel(f"points above {ALONE}")
     return picture.finish(drawing, "Mixtures, clusters and memories")
 
 

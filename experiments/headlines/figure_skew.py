@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
+import xarray as xr
 from jaxtyping import Array
 from matplotlib.figure import Figure as Picture
 
@@ -36,6 +37,7 @@ BATCH = Setting("images a step", 20, "five steps a pass over a client's images")
 EPOCHS = Setting("passes over a client's images a round", 2, "ten steps: enough to drift apart")
 ROUNDS = Setting("rounds", 40, "each client takes part in eight of them")
 END = Setting("rounds that are read", 10, "the mean over the last")
+TARGET = Setting("error of (c)", 0.2, "five points above the one that FedAvg ends at")
 TRIED = Setting(
     "local step sizes",
     (0.03, 1.0),
@@ -117,13 +119,19 @@ METHODS: dict[str, tuple[Any, dict[str, Any], str]] = {
         _STEP | {"retention": [0.5, 0.9, 0.99]},
         "Hu et al. 2024, abstract",
     ),
+}
+SEARCHED = {COMMON: (averaged, _STEP)} | {name: parts[:2] for name, parts in METHODS.items()}
+
+#: Methods that are tuned for the fewest rounds to an error, as in FedADMM's paper.
+RACED = {
+    COMMON: (averaged, _STEP),
+    "FedProx": (built(A.FedProx, **STEPS), _STEP | {"attraction": [0.01, 0.1, 1.0]}),
+    "SCAFFOLD": (built(A.SCAFFOLD, **STEPS), _STEP),
     SOONER: (
         built(A.FedADMM, server_step_size=1.0, beginning="server", **STEPS),
         _STEP | {"penalty": [0.01, 0.1, 1.0]},
-        "Gong, Li and Freris 2022, abstract",
     ),
 }
-SEARCHED = {COMMON: (averaged, _STEP)} | {name: parts[:2] for name, parts in METHODS.items()}
 
 #: The first of an abstract's promises is speed, and not where it ends.
 FASTER = ("FedExP",)
@@ -143,27 +151,34 @@ def study(effort: Effort) -> Studies:
     network = fl.models.mlp(10, (4 if effort.quick else WIDTH.value,))
     size = Size(images, clients, CHOSEN.value, SAMPLES.value, rounds, network, 10)
     seeds = min(effort.seeds, SEEDS.value)
-    data = compared(
-        effort,
-        "skew",
-        functools.partial(skewed, size=size),
-        SEARCHED,
-        metric=ERROR,
-        rounds=rounds,
-        seeds=seeds,
-        tuning_seeds=min(seeds, 5),
-        points=4,
-        record_every=2,
-    )
-    return {"skew": data}
+
+    def run(name: str, methods: Any, **goal: Any) -> xr.Dataset:
+        return compared(
+            effort,
+            name,
+            functools.partial(skewed, size=size),
+            methods,
+            metric=ERROR,
+            rounds=rounds,
+            seeds=seeds,
+            tuning_seeds=min(seeds, 5),
+            points=4,
+            record_every=2,
+            **goal,
+        )
+
+    target = 0.85 if effort.quick else TARGET.value
+    return {"skew": run("skew", SEARCHED), "race": run("race", RACED, goal="rounds", target=target)}
 
 
 def plot(studies: Studies) -> Picture:
-    drawing, axes = picture.panels(("along the rounds", "at the end"), columns=2, height=2.8)
+    titles = ("along the rounds", "at the end", f"soonest to {TARGET.value:.0%}")
+    drawing, axes = picture.panels(titles, columns=3, height=2.8)
     data = studies["skew"]
-    drawn = [COMMON, SOONER, "FedNTD", "CCVR", "FedExP", "FedYogi", "MIMELite"]
+    drawn = [COMMON, "FedNTD", "CCVR", "FedExP", "FedYogi", "MIMELite"]
     plotting.learning_curves(data.sel(algorithm=drawn), ERROR, ax=axes[0])
     ranked(axes[1], data, ERROR, END.value)
+    plotting.learning_curves(studies["race"], ERROR, ax=axes[2])
     return picture.finish(drawing, "One model for clients of unlike digits")
 
 
@@ -183,39 +198,40 @@ NOTES = {
 
 
 def rounds_saved(studies: Studies) -> dict[str, Estimate]:
-    """How many times as many rounds as FedADMM federated averaging needs for its own last level.
+    """How many times as many rounds as FedADMM others need to the error that all are tuned for.
 
     Both of the mean over seeds, since single curves oscillate by more than they fall.
     """
-    data = studies["skew"]
+    data = studies["race"]
     rounds = data["round"].values
-    is_late = rounds > rounds[-1] - END.value
 
-    def ratio(common: np.ndarray, other: np.ndarray) -> np.ndarray:
-        level = common[:, is_late].mean(axis=1, keepdims=True)
-        of_common, of_other = (first_below(c - level, 0.0, rounds) for c in (common, other))
-        # A curve that is never there counts as one that is at its end, and no faster.
-        return of_common / np.where(np.isnan(of_other), rounds[-1], of_other)
+    def ratio(other: np.ndarray, ours: np.ndarray) -> np.ndarray:
+        # A curve that is never there counts as one that is at its end.
+        spent = (first_below(curve, TARGET.value, rounds) for curve in (other, ours))
+        of_other, of_ours = (np.where(np.isnan(s), rounds[-1], s) for s in spent)
+        return of_other / of_ours
 
-    errors = [samples(data, name, ERROR) for name in (COMMON, SOONER)]
-    return {f"{COMMON} over {SOONER}": estimate(ratio, *errors, unit="times")}
+    ours = samples(data, SOONER, ERROR)
+    return {
+        f"{name} over {SOONER}": estimate(ratio, samples(data, name, ERROR), ours, unit="times")
+        for name in RACED
+        if name != SOONER
+    }
 
 
 SAVES = Claim(
     "fedadmm-saves-rounds",
-    "FedADMM needs fewer rounds than FedAvg to the error that FedAvg has in the end",
-    METHODS[SOONER][2],
+    "FedADMM needs fewer rounds than FedAvg, FedProx and SCAFFOLD to a prescribed accuracy",
+    "Gong, Li and Freris 2022, abstract",
     rounds_saved,
     (1, INFINITE),
-    condition=INSTANCE,
+    condition=f"{INSTANCE}, all tuned for the rounds to an error of {TARGET.value:.0%}",
 )
 
 
 def promises() -> list[Claim]:
     result = [SAVES]
     for name, (_, _, source) in METHODS.items():
-        if name == SOONER:
-            continue
         faster = name in FASTER
         text = f"{name} {'converges faster' if faster else 'errs less'} than FedAvg"
         measure = fewer_errors(
@@ -244,13 +260,14 @@ FIGURE = Figure(
     source="the papers of the algorithms, cited at each claim",
     caption="Clients with two or three digits each learn one network, tested on all digits; every "
     "method with its own numbers, chosen on other seeds by one rule. FedOpt has Nesterov's "
-    "momentum at the server. (b) The mean over the last rounds, with 95 % intervals.",
+    "momentum at the server. (b) The mean over the last rounds, with 95 % intervals. (c) Methods "
+    "that are tuned for the fewest rounds to an error of a fifth.",
     study=study,
     plot=plot,
-    tuning=chosen("skew"),
+    tuning=chosen("skew", "race"),
     claims=promises(),
     settings=[
-        *(CLIENTS, CHOSEN, SAMPLES, CONCENTRATION, WIDTH, BATCH, EPOCHS, ROUNDS, END, TRIED),
-        SEEDS,
+        *(CLIENTS, CHOSEN, SAMPLES, CONCENTRATION, WIDTH, BATCH, EPOCHS, ROUNDS, END),
+        *(TARGET, TRIED, SEEDS),
     ],
 )
