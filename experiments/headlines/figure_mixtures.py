@@ -327,7 +327,7 @@ FIGURE = Figure(
             "cfl-beats-one-model",
             "where clients' distributions contradict each other, clustered federated learning errs "
             "less than one model for all",
-            "Sattler, Müller and Samek 2021, abstract and section VI",
+            "Sattler, Müller and Samek 2021, abstract",
             each_above("clusters", CLUSTERED, COMMON, rounds=personal.END.value),
             (0, INFINITE),
             condition=RELABELED,
@@ -344,7 +344,7 @@ FIGURE = Figure(
         Claim(
             "cfl-finds-the-clusters",
             "CFL finds the clusters of the clients, without their number of members",
-            "Sattler, Müller and Samek 2021, section VI",
+            "Sattler, Müller and Samek 2021, abstract (guarantees on the clusters)",
             found_clusters,
             (0.99, INFINITE),
             "an adjusted Rand index of 0.99 or more in the mean over seeds",

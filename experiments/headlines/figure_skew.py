@@ -172,7 +172,7 @@ def study(effort: Effort) -> Studies:
 
 
 def plot(studies: Studies) -> Picture:
-    titles = ("along the rounds", "at the end", f"soonest to {TARGET.value:.0%}")
+    titles = ("along the rounds", "at the end", f"soonest to {100 * TARGET.value:.0f} %")
     drawing, axes = picture.panels(titles, columns=3, height=2.8)
     data = studies["skew"]
     drawn = [COMMON, "FedNTD", "CCVR", "FedExP", "FedYogi", "MIMELite"]
@@ -225,7 +225,7 @@ SAVES = Claim(
     "Gong, Li and Freris 2022, abstract",
     rounds_saved,
     (1, INFINITE),
-    condition=f"{INSTANCE}, all tuned for the rounds to an error of {TARGET.value:.0%}",
+    condition=f"{INSTANCE}, all tuned for the rounds to an error of {100 * TARGET.value:.0f} %",
 )
 
 
