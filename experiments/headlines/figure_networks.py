@@ -163,7 +163,7 @@ def study(effort: Effort) -> Studies:
             metric=ERROR,
             rounds=rounds,
             seeds=seeds,
-            tuning_seeds=min(seeds, 5),
+            tuning_seeds=min(effort.tuning_seeds, 5),
             points=4,
             record_every=2,
         )

@@ -138,7 +138,11 @@ SEARCHED = personal.BASELINES | {name: parts[:2] for name, parts in METHODS.item
 def study(effort: Effort) -> Studies:
     images = fl.data.mnist_sample if effort.quick else fl.data.mnist
     seeds = min(effort.seeds, SEEDS.value)
-    rule: dict[str, Any] = {"metric": ERROR, "seeds": seeds, "tuning_seeds": min(seeds, 5)}
+    rule: dict[str, Any] = {
+        "metric": ERROR,
+        "seeds": seeds,
+        "tuning_seeds": min(effort.tuning_seeds, 5),
+    }
 
     def tenth(methods: Any, part: int) -> xr.Dataset:
         """The methods with the rounds of ten a record, ``part`` of which they have one."""

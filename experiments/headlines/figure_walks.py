@@ -102,7 +102,11 @@ WALKING = {
 def study(effort: Effort) -> Studies:
     images = fl.data.mnist_sample if effort.quick else fl.data.mnist
     seeds = min(effort.seeds, SEEDS.value)
-    rule: dict[str, Any] = {"seeds": seeds, "tuning_seeds": min(seeds, 5), "points": 4}
+    rule: dict[str, Any] = {
+        "seeds": seeds,
+        "tuning_seeds": min(effort.tuning_seeds, 5),
+        "points": 4,
+    }
     network = fl.models.mlp(10, (4 if effort.quick else 32,))
     steps = 64 if effort.quick else STEPS.value
     tried = {"step_size": TRIED.value}
