@@ -161,8 +161,8 @@ class NetworkStates:
             return 0, 0
         leaves = jax.tree.leaves(self.before)
         received = sum(leaf.size for leaf in leaves) if self._policy == "averaged" else 0
-        one = sum(leaf[0].size for leaf in leaves)
-        return one, received + self.publications * one
+        of_a_model = sum(leaf[0].size for leaf in leaves)
+        return of_a_model, received + self.publications * of_a_model
 
 
 def _averaged(
