@@ -19,6 +19,10 @@ Result = Mapping[str, Any]
 #: Errors so far below the target are rounding of single precision, and count as equal.
 RESOLVED = 1e-5
 
+#: A run that ends so many times above the median of the same algorithm's runs has diverged, though
+#: its numbers are finite: with its mean, no other algorithm could be told from this one.
+EXPLODED = 1e8
+
 #: A profile is summarized by its mean up to this factor, on a logarithmic scale.
 FACTOR = 10.0
 
@@ -94,8 +98,12 @@ def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
     metric = METRICS[scenario.metric]
     tuned = {label: method for label, method in result["methods"].items() if "lost" not in method}
     values = np.array([floats(method["final"]) for method in tuned.values()])
+    diverged = np.array([method["diverged"] for method in tuned.values()], dtype=int)
     if metric.decibel:
         values = np.maximum(values, RESOLVED * scenario.target)
+        ends = np.where(np.isnan(values), np.inf, values)
+        exploded = values > EXPLODED * np.median(ends, axis=1, keepdims=True)
+        diverged = np.maximum(diverged, exploded)
     attrs: dict[str, Any] = {"long_name": metric.label, "units": "1"}
     attrs["decibel"] = int(metric.decibel)
     attrs |= {
@@ -103,7 +111,6 @@ def dataset(scenario: Scenario, result: Result) -> xr.Dataset:
         for end, bound in zip(("least", "greatest"), metric.bounds, strict=True)
         if math.isfinite(bound)
     }
-    diverged = np.array([method["diverged"] for method in tuned.values()])
     axes = ("algorithm", "seed")
     return xr.Dataset(
         {scenario.metric: (axes, values, attrs), "diverged": (axes, diverged)},
@@ -144,7 +151,7 @@ def table(scenario: Scenario, result: Result) -> list[Row]:
                 min((decades(ends) for ends in width.values()), default=math.nan),
                 all(method["interior"].values()),
                 method["tried"],
-                sum(method["diverged"]),
+                int(data["diverged"].sel(at).sum()),
                 "" if rank or ranks is None else "all runs diverged",
                 names[label],
             )
@@ -188,8 +195,14 @@ def decades(ends: tuple[float, float]) -> float:
 
 
 def best(rows: list[Row]) -> list[Row]:
-    """The rows whose rank may be the first."""
-    return [row for row in rows if row.rank is not None and row.rank[1] == 1]
+    """The rows whose rank may be the first of those without runs that diverged; of all rows where
+    every algorithm has such runs.
+    """
+    ranked = {row.label: row.rank for row in rows if row.rank is not None}
+    steady = [row for row in rows if row.label in ranked and not row.diverged]
+    steady = steady or [row for row in rows if row.label in ranked]
+    first = min((ranked[row.label][1] for row in steady), default=1)
+    return [row for row in steady if ranked[row.label][1] == first]
 
 
 def least(rows: list[Row], of: str) -> tuple[list[str], float]:

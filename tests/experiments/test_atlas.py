@@ -546,6 +546,21 @@ def test_runs_that_never_arrive_and_methods_that_diverge_are_in_the_table(outcom
     assert len(cells) == len(report.head(scenario.COSTS))
 
 
+def test_a_run_that_exploded_has_diverged_and_its_algorithm_is_not_the_best(outcome):
+    """One run of 10^27 makes an interval in which the best lies, too."""
+    exploded = outcome(0.9, 4)
+    exploded["final"][2] = 1e27
+    results = stored({"EXTRA": outcome(1.0, 4), "Consensus": exploded})
+    rows = {row.label: row for row in analysis.table(SCENARIOS["peers-ring"], results)}
+    assert rows["Consensus"].diverged == 1
+    assert rows["Consensus"].value[1] < rows["Consensus"].value[2] < 1  # of the others, dB
+    assert [row.label for row in analysis.best([*rows.values()])] == ["EXTRA"]
+    other = outcome(1.5, 4)
+    other["final"][1] = 1e27
+    rows = analysis.table(SCENARIOS["peers-ring"], stored({"CTA": other, "Consensus": exploded}))
+    assert [row.label for row in analysis.best(rows)] == ["Consensus"]  # where all have such runs
+
+
 def test_profiles_count_refusals_as_unsolved(outcome):
     results = {
         "peers-ring": stored({"EXTRA": outcome(1.0, 20), "CTA": outcome(1.0, 10)}),
