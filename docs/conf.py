@@ -40,6 +40,7 @@ extensions = [
     "parameters",
     "plots",
     "references",
+    "tables",
     "modules",
 ]
 #: Parts of MathJax that no page loads: other inputs and outputs, parts that tex-chtml.js contains,
