@@ -19,8 +19,8 @@ Result = Mapping[str, Any]
 #: Errors so far below the target are rounding of single precision, and count as equal.
 RESOLVED = 1e-5
 
-#: A run that ends so many times above the median of the same algorithm's runs has diverged, though
-#: its numbers are finite: with its mean, no other algorithm could be told from this one.
+#: A run that ends this many times above the median of the same algorithm's runs has diverged, even
+#: if its numbers are finite: with its mean, no other algorithm could be told from this one.
 EXPLODED = 1e8
 
 #: A profile is summarized by its mean up to this factor, on a logarithmic scale.
@@ -57,7 +57,7 @@ class Row:
 
 
 def names_of_runs(result: Result) -> dict[str, tuple[str, ...]]:
-    """The algorithms without those that ran as another one did, each with the names of these.
+    """The algorithms that did not run as another one did, each with the names of its equals.
 
     An algorithm whose additional part is off equals another one: counted twice, it would displace
     others from the ranks. The name that stands for all is of the algorithm with the fewest numbers,

@@ -79,7 +79,7 @@ CLUSTERED = "CFL"
 def mixture(key: Array, algorithm: A.Algorithm, clients: int, dim: int) -> fl.Simulation:
     """The synthetic data of Marfoq et al. 2021, section 4.
 
-    A sample is of one of the distributions, each of which has a linear rule with a little noise.
+    A sample is of one of the distributions, and each has a linear rule with a little noise.
     """
     k_rules, k_shares, k_sizes, k_train, k_test = jax.random.split(key, 5)
     rules = jax.random.uniform(k_rules, (COMPONENTS.value, dim), minval=-1.0)

@@ -290,7 +290,7 @@ def _agreement(now: Snapshot) -> Array:
     return adjusted_rand(now.state.choice, jnp.arange(now.problem.clients) % CLUSTERS.value)
 
 
-#: The runs that are stored, of which the last is judged.
+#: The runs that are stored; the last one is judged.
 IFCA_RUNS = ("IFCA, one start", "IFCA, best of its starts")
 
 AGREEMENT = Metric("agreement", _agreement, "adjusted Rand index", bounds=(-0.5, 1.0))

@@ -157,7 +157,7 @@ def study(effort: Effort) -> Studies:
 
 
 def _counting(data: xr.Dataset, in_each: int) -> xr.Dataset:
-    """The study with its rounds counted in what each has ``in_each`` of, steps or messages."""
+    """The study by its number of steps or messages; each round has ``in_each``."""
     # The numbers of each method are in its `chosen`.
     kept = {
         "chosen": ("algorithm", data["chosen"].values),
