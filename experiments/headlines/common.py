@@ -1,6 +1,7 @@
 """Shared by the headline figures: dissimilar clients, and measures of promises on curves."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -169,13 +170,15 @@ def compared(
     metric: str,
     rounds: int,
     seeds: int,
-    tuning_seeds: int,
-    points: int,
-    record_every: int,
+    tuning_seeds: int = 5,
+    points: int = 4,
+    record_every: int = 2,
     also: tuple[str, ...] = (),
     **goal: Any,
 ) -> xr.Dataset:
     """Methods tuned by one rule, then run on other seeds (:func:`fljax.compare`).
+
+    A quick effort tries fewer points, and ``tuning_seeds`` are at most the effort's.
 
     Returns:
       The runs with the metric and the variables ``also``; the coordinate ``chosen`` has the tuned
@@ -187,7 +190,7 @@ def compared(
         metric=metric,
         rounds=rounds,
         seeds=seeds,
-        tuning_seeds=tuning_seeds,
+        tuning_seeds=min(effort.tuning_seeds, tuning_seeds),
         points=3 if effort.quick else points,
         refinements=0,
         extensions=0 if effort.quick else 1,
@@ -217,8 +220,21 @@ def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:
     return rows
 
 
-def fewer_errors(study: str, over: str, *under: str, metric: str, rounds: int) -> Measure:
-    """By how many points one errs more than others, in the mean over the last ``rounds``."""
+def counting(data: xr.Dataset, in_each: int) -> xr.Dataset:
+    """A study of tuned methods by its number of steps or messages; each round has ``in_each``."""
+    # The numbers of each method are in its `chosen`.
+    kept = {
+        "chosen": ("algorithm", data["chosen"].values),
+        "round": in_each * data["round"].values,
+    }
+    return data.reset_coords(drop=True).assign_coords(kept)
+
+
+def fewer_errors(
+    study: str, over: str | Sequence[str], *under: str, metric: str, rounds: int
+) -> Measure:
+    """By how many points methods err more than others, in the mean over the last ``rounds``."""
+    above = (over,) if isinstance(over, str) else over
 
     def measure(studies: Studies) -> dict[str, Estimate]:
         data = last_rounds(rounds)(studies[study])
@@ -227,8 +243,8 @@ def fewer_errors(study: str, over: str, *under: str, metric: str, rounds: int) -
             return 100 * each_mean(samples(data, name, metric))
 
         return {
-            f"{over} above {name}": of_few(lambda a, b: a - b, of(over), of(name), unit="points")
-            for name in under
+            f"{more} above {less}": of_few(lambda a, b: a - b, of(more), of(less), unit="points")
+            for more, less in itertools.product(above, under)
         }
 
     return measure

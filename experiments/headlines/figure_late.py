@@ -118,7 +118,7 @@ def study(effort: Effort) -> Studies:
     common: dict[str, Any] = {
         "metric": METRIC,
         "seeds": seeds,
-        "tuning_seeds": min(effort.tuning_seeds, 10),
+        "tuning_seeds": 10,
         "points": 5,
         "goal": "rounds",
         "target": 10 ** (TARGET.value / 10),

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.headlines import figure_personal as personal
 from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked
 from experiments.headlines.figure_personal import ALONE, COMMON, TUNED
@@ -235,9 +235,6 @@ def study(effort: Effort) -> Studies:
             metric=ERROR,
             rounds=rounds,
             seeds=seeds,
-            tuning_seeds=min(effort.tuning_seeds, 5),
-            points=4,
-            record_every=2,
         )
 
     few = 10 if effort.quick else CLIENTS.value
@@ -251,7 +248,6 @@ def study(effort: Effort) -> Studies:
         rounds=10 if effort.quick else ROUNDS.value,
         seeds=min(seeds, SEEDS_OF_MIXTURES.value),
         tuning_seeds=1,
-        points=4,
         record_every=5,
     )
     return {
@@ -279,19 +275,7 @@ def plot(studies: Studies) -> Picture:
 # --------------------------------------------------------------------------- claims
 
 
-def each_above(study: str, method: str, *others: str, rounds: int) -> Measure:
-    """By how many points each of the others errs more."""
-
-    def measure(studies: Studies) -> dict[str, Estimate]:
-        return {
-            case: points
-            for other in others
-            for case, points in fewer_errors(study, other, method, metric=ERROR, rounds=rounds)(
-                studies
-            ).items()
-        }
-
-    return measure
+fewer = functools.partial(fewer_errors, metric=ERROR)
 
 
 def found_clusters(studies: Studies) -> dict[str, Estimate]:
@@ -319,7 +303,7 @@ FIGURE = Figure(
             "where clients' data are mixtures of common distributions, FedEM errs less than "
             "learning alone, one model, one model after fine tuning, and clustered learning",
             "Marfoq et al. 2021, abstract and Table 2 (synthetic)",
-            each_above("mixtures", FEDEM, ALONE, COMMON, TUNED, CLUSTERED, rounds=END.value),
+            fewer("mixtures", (ALONE, COMMON, TUNED, CLUSTERED), FEDEM, rounds=END.value),
             (0, INFINITE),
             condition="constant step sizes, two hundred test samples a client",
         ),
@@ -328,7 +312,7 @@ FIGURE = Figure(
             "where clients' distributions contradict each other, clustered federated learning errs "
             "less than one model for all",
             "Sattler, Müller and Samek 2021, abstract",
-            each_above("clusters", CLUSTERED, COMMON, rounds=personal.END.value),
+            fewer("clusters", COMMON, CLUSTERED, rounds=personal.END.value),
             (0, INFINITE),
             condition=RELABELED,
         ),
@@ -336,7 +320,7 @@ FIGURE = Figure(
             "cfl-beats-learning-alone",
             "and less than clients that learn alone",
             "Sattler, Müller and Samek 2021; this comparison is ours",
-            each_above("clusters", CLUSTERED, ALONE, rounds=personal.END.value),
+            fewer("clusters", ALONE, CLUSTERED, rounds=personal.END.value),
             (0, INFINITE),
             condition=RELABELED,
             ours=True,

@@ -163,9 +163,6 @@ def study(effort: Effort) -> Studies:
             metric=ERROR,
             rounds=rounds,
             seeds=seeds,
-            tuning_seeds=min(effort.tuning_seeds, 5),
-            points=4,
-            record_every=2,
         )
 
     kinds = fl.models.several([fl.models.mlp(10, hidden) for hidden in HIDDEN.value])

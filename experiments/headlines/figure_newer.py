@@ -10,12 +10,13 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Figure, Setting, Studies
 from experiments.headlines import figure_personal as personal
 from experiments.headlines.common import (
     built,
     chosen,
     compared,
+    counting,
     fewer_errors,
     ranked,
 )
@@ -138,11 +139,7 @@ SEARCHED = personal.BASELINES | {name: parts[:2] for name, parts in METHODS.item
 def study(effort: Effort) -> Studies:
     images = fl.data.mnist_sample if effort.quick else fl.data.mnist
     seeds = min(effort.seeds, SEEDS.value)
-    rule: dict[str, Any] = {
-        "metric": ERROR,
-        "seeds": seeds,
-        "tuning_seeds": min(effort.tuning_seeds, 5),
-    }
+    rule: dict[str, Any] = {"metric": ERROR, "seeds": seeds}
 
     def tenth(methods: Any, part: int) -> xr.Dataset:
         """The methods with the rounds of ten a record, ``part`` of which they have one."""
@@ -152,23 +149,17 @@ def study(effort: Effort) -> Studies:
         size = Size(images, clients, FEW.value, SMALL.value, rounds, network, 10)
         scenario = functools.partial(small_clients, size=size)
         name = f"small-{part}"
-        every = {"rounds": rounds, "record_every": 10 // part, "points": 4}
+        every = {"rounds": rounds, "record_every": 10 // part}
         data = compared(effort, name, scenario, methods, also=("bits_up",), **rule, **every)
-        # The numbers of each method are in its `chosen`.
-        kept = {
-            "chosen": ("algorithm", data["chosen"].values),
-            "round": part * data["round"].values,
-        }
-        return data.reset_coords(drop=True).assign_coords(kept)
+        return counting(data, part)
 
     clients, rounds = (6, 10) if effort.quick else (personal.CLIENTS.value, personal.ROUNDS.value)
     network = fl.models.mlp(10, (4 if effort.quick else personal.WIDTH.value,))
     size = Size(images, clients, clients, personal.SAMPLES.value, rounds, network, 10)
     scenario = functools.partial(personal.digits, size=size)
-    every = {"rounds": rounds, "record_every": 2, "points": 4}
     return {
         "small": joined(tenth(EVERY_ROUND, 1), tenth(FEW_ROUNDS, 10)),
-        "digits": compared(effort, "digits", scenario, SEARCHED, **rule, **every),
+        "digits": compared(effort, "digits", scenario, SEARCHED, rounds=rounds, **rule),
     }
 
 
@@ -185,17 +176,6 @@ def plot(studies: Studies) -> Picture:
 
 
 # --------------------------------------------------------------------------- claims
-
-
-def than_others(studies: Studies) -> dict[str, Estimate]:
-    """By how many points methods that send as many bits err more than FetchSGD."""
-    return {
-        case: points
-        for other in (TOP, *FEW_ROUNDS)
-        for case, points in fewer_errors("small", other, SKETCHED, metric=ERROR, rounds=READ.value)(
-            studies
-        ).items()
-    }
 
 
 FIVE = "five hundred clients with five images, mostly of one digit, ten of them a round"
@@ -219,7 +199,7 @@ FIGURE = Figure(
             "with small clients that seldom take part, FetchSGD errs less than local top-k and "
             "than federated averaging of as many bits",
             "Rothchild et al. 2020, abstract and section 5",
-            than_others,
+            fewer_errors("small", (TOP, *FEW_ROUNDS), SKETCHED, metric=ERROR, rounds=READ.value),
             (0, INFINITE),
             condition=f"{FIVE}, a small network, a tenth of the bits of uncompressed uploads",
             note="The paper counts downloads as well, in which the server's few changed parameters "

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Picture
 
 import fljax as fl
 from experiments import picture
-from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Measure, Setting, Studies
+from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
 from experiments.headlines.common import built, chosen, compared, fewer_errors, ranked, unlike
 from experiments.measures import estimate, joined, last, of_few, samples
 from experiments.own.figure_models import Size, dealt
@@ -335,14 +335,7 @@ def study(effort: Effort) -> Studies:
     clients, rounds = (6, 10) if effort.quick else (CLIENTS.value, ROUNDS.value)
     width = 4 if effort.quick else WIDTH.value
     seeds = min(effort.seeds, SEEDS.value)
-    settings: dict[str, Any] = {
-        "metric": ERROR,
-        "rounds": rounds,
-        "seeds": seeds,
-        "tuning_seeds": min(effort.tuning_seeds, 5),
-        "points": 4,
-        "record_every": 2,
-    }
+    settings: dict[str, Any] = {"metric": ERROR, "rounds": rounds, "seeds": seeds}
 
     def run(
         name: str, scenario: Any, methods: Any, network: Architecture, also: tuple[str, ...] = ()
@@ -420,19 +413,6 @@ CHANGED = (
 )
 
 
-def than_each(*others: str, name: str) -> Measure:
-    """By how many points each of the others errs more."""
-
-    def measure(studies: Studies) -> dict[str, Estimate]:
-        return {
-            case: points
-            for other in others
-            for case, points in fewer("digits", other, name)(studies).items()
-        }
-
-    return measure
-
-
 def promises(methods: Mapping[str, tuple[Any, Any, str]]) -> list[Claim]:
     """The claims of methods of the study ``digits``, from the sources of their promises."""
     result = []
@@ -447,7 +427,7 @@ def promises(methods: Mapping[str, tuple[Any, Any, str]]) -> list[Claim]:
                 f"{slug}-beats-{called.replace(' ', '-')}",
                 f"{name} errs less than {whom}",
                 source,
-                than_each(*dict.fromkeys((other, ALONE)), name=name),
+                fewer("digits", [*dict.fromkeys((other, ALONE))], name),
                 (0, INFINITE),
                 condition=INSTANCE,
                 changed="" if name in SILENT else CHANGED,

@@ -145,7 +145,7 @@ def study(effort: Effort) -> Studies:
         metric=ERROR,
         rounds=steps,
         seeds=seeds,
-        tuning_seeds=min(effort.tuning_seeds, 2),
+        tuning_seeds=2,
         points=3,
         record_every=max(1, steps // 50),
     )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Picture
 import fljax as fl
 from experiments import picture
 from experiments.figure import INFINITE, Claim, Effort, Estimate, Figure, Setting, Studies
-from experiments.headlines.common import METRIC, chosen, compared, fewer_errors, unlike
+from experiments.headlines.common import METRIC, chosen, compared, counting, fewer_errors, unlike
 from experiments.headlines.figure_personal import ERROR
 from experiments.measures import estimate, joined, last, samples
 from experiments.own.figure_models import Size, dealt
@@ -102,11 +102,6 @@ WALKING = {
 def study(effort: Effort) -> Studies:
     images = fl.data.mnist_sample if effort.quick else fl.data.mnist
     seeds = min(effort.seeds, SEEDS.value)
-    rule: dict[str, Any] = {
-        "seeds": seeds,
-        "tuning_seeds": min(effort.tuning_seeds, 5),
-        "points": 4,
-    }
     network = fl.models.mlp(10, (4 if effort.quick else 32,))
     steps = 64 if effort.quick else STEPS.value
     tried = {"step_size": TRIED.value}
@@ -123,10 +118,10 @@ def study(effort: Effort) -> Studies:
             methods,
             metric=ERROR,
             rounds=rounds,
+            seeds=seeds,
             record_every=32 // local_steps,
-            **rule,
         )
-        return _counting(data, local_steps)
+        return counting(data, local_steps)
 
     def shared(name: str, methods: Any, messages: int) -> xr.Dataset:
         """The methods with as many messages each."""
@@ -138,11 +133,11 @@ def study(effort: Effort) -> Studies:
             {of: (build, {"step_size": WALKED.value}) for of, build in methods.items()},
             metric=METRIC,
             rounds=rounds,
+            seeds=seeds,
             record_every=2 * MESSAGES.value // messages,
             also=(BITS,),
-            **rule,
         )
-        return _counting(data, messages)
+        return counting(data, messages)
 
     def both(names: tuple[str, str], local_steps: int) -> dict[str, Any]:
         builders = (functools.partial(of, local_steps=local_steps) for of in (elastic, averaged))
@@ -154,16 +149,6 @@ def study(effort: Effort) -> Studies:
         "workers": joined(trained("each", in_each, 1), trained("seldom", seldom, PERIOD.value)),
         "graph": joined(shared("gossip", GOSSIPING, MESSAGES.value), shared("walk", WALKING, 1)),
     }
-
-
-def _counting(data: xr.Dataset, in_each: int) -> xr.Dataset:
-    """The study by its number of steps or messages; each round has ``in_each``."""
-    # The numbers of each method are in its `chosen`.
-    kept = {
-        "chosen": ("algorithm", data["chosen"].values),
-        "round": in_each * data["round"].values,
-    }
-    return data.reset_coords(drop=True).assign_coords(kept)
 
 
 # --------------------------------------------------------------------------- picture
