@@ -198,11 +198,10 @@ def best(rows: list[Row]) -> list[Row]:
     """The rows whose rank may be the first of those without runs that diverged; of all rows where
     every algorithm has such runs.
     """
-    ranked = {row.label: row.rank for row in rows if row.rank is not None}
-    steady = [row for row in rows if row.label in ranked and not row.diverged]
-    steady = steady or [row for row in rows if row.label in ranked]
-    first = min((ranked[row.label][1] for row in steady), default=1)
-    return [row for row in steady if ranked[row.label][1] == first]
+    ranked = [(row, row.rank[1]) for row in rows if row.rank is not None]
+    steady = [(row, first) for row, first in ranked if not row.diverged] or ranked
+    best_rank = min((first for _, first in steady), default=1)
+    return [row for row, first in steady if first == best_rank]
 
 
 def least(rows: list[Row], of: str) -> tuple[list[str], float]:

@@ -373,7 +373,8 @@ def _while_they_last(rule: _StepRule, problem: Problem, rows: _Rows) -> Learned:
         part = jax.tree.map(operator.itemgetter(slice(width)), rows._replace(start=trained))
         step_of_part = functools.partial(_step, rule, part, _batches_of(problem, part), True)
         in_parameters = in_pieces(step_of_part, rule.pieces)
-        # Gradients are counted as of clients that all take all steps, so in the first loop alone.
+        # Gradients are counted as of clients that all take all steps: in the first loop all of
+        # them, and none in the later ones, which continue it with fewer clients.
         most = rule.longest if width == len(extents) else 0
 
         def take(step: Array, state: Learned, advance=in_parameters, most: int = most) -> Learned:

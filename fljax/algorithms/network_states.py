@@ -101,8 +101,7 @@ class NetworkStates:
         state = self.before if self._policy == "averaged" else self._problem.initial_state()
         if self._policy == "averaged" and self._groups is not None:
             return jax.tree.map(lambda a: a[self._groups], state)
-        count = len(participants.here)
-        return jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), state)
+        return _sent_to_all(state, len(participants.here))
 
     def trained(
         self, participants: Participants, weights: Float[Array, " chosen"] | None, state: PyTree
@@ -147,10 +146,7 @@ class NetworkStates:
         if self._policy == "kept":
             return part.with_state(participants.take(self.after))
         self.publications += 1
-        count = len(participants.here)
-        return part.with_state(
-            jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), self.after)
-        )
+        return part.with_state(_sent_to_all(self.after, len(participants.here)))
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -163,6 +159,11 @@ class NetworkStates:
         received = sum(leaf.size for leaf in leaves) if self._policy == "averaged" else 0
         of_a_model = sum(leaf[0].size for leaf in leaves)
         return of_a_model, received + self.publications * of_a_model
+
+
+def _sent_to_all(state: PyTree, count: int) -> PyTree:
+    """One model's state, ``[1, ...]`` each, for each of ``count`` participants."""
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (count, *a.shape[1:])), state)
 
 
 def _averaged(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DivergenceWarning(UserWarning):
-    """Some runs became non-finite."""
+    """Some runs became non-finite, or their errors grow without end."""
 
 
 class MetricWarning(UserWarning):
@@ -25,6 +25,12 @@ class MetricWarning(UserWarning):
 class AssumptionWarning(UserWarning):
     """An assumption behind a printed guarantee did not hold in some runs."""
 
+
+#: By how much an error grows from the first record to the last, and from the middle one to the
+#: last, in a run that is on its way to infinity. The second tells it from a run that starts at a
+#: solution and then stays at the level of its noise.
+GROWTH = 1e8
+LATE_GROWTH = 1e3
 
 #: The simulations behind results, or their shapes, and at which grid points each is.
 Built = Sequence[tuple[Any, Any]]
@@ -71,6 +77,31 @@ def _diverged(dataset: "xarray.Dataset", built: Built) -> str:
         f"{count} of {_runs(dataset)} runs diverged (first at round {rounds[rounds > 0].min()}); "
         "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
         "a larger penalty or a larger budget usually mends it."
+    )
+
+
+def _growing(dataset: "xarray.Dataset", built: Built) -> str:
+    names = dict.fromkeys(metric.name for simulation, _ in built for metric in simulation.metrics)
+    counts = Counter()
+    for name in names:
+        values = dataset[name]
+        if not values.attrs.get("decibel") or values.sizes["round"] < 3:
+            continue
+        records = np.moveaxis(values.values, values.dims.index("round"), 0)
+        first, middle, last = records[[0, len(records) // 2, -1]]
+        with np.errstate(invalid="ignore", over="ignore"):  # in runs that became infinite
+            grows = (first > 0) & (last > GROWTH * first) & (last > LATE_GROWTH * middle)
+        if grows.any():  # rarely; so that xarray need not be asked
+            in_run = values.isel(round=-1, drop=True).copy(data=grows)
+            in_run = in_run.any(set(in_run.dims) - set(dataset["diverged"].dims))
+            counts[name] = int((in_run & (dataset["diverged"] == 0)).sum())
+    growing = [f"{name!r} in {count}" for name, count in counts.items() if count]
+    if not growing:
+        return ""
+    return (
+        f"errors grow without end, though they are still finite: {', '.join(growing)} of "
+        f"{_runs(dataset)} runs, which are part of every mean and widen its interval. A smaller "
+        "step, a larger penalty or a larger budget usually mends it."
     )
 
 
@@ -226,6 +257,7 @@ def _disconnected(dataset: "xarray.Dataset", built: Built) -> str:
 #: For each warning its class, and a function from results to its text, empty without a reason.
 CHECKS: tuple[tuple[type[Warning], Callable[["xarray.Dataset", Built], str]], ...] = (
     (DivergenceWarning, _diverged),
+    (DivergenceWarning, _growing),
     (MetricWarning, _undefined_metrics),
     (AssumptionWarning, _without_messages),
     (AssumptionWarning, _none_in_time),

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from jax.extend import core
 
 import fljax as fl
@@ -21,6 +22,7 @@ from fljax._core.prng import GENERATOR
 from fljax._core.storage import sealed, unsealed
 from fljax.link import wide, wide_sum
 from fljax.results.dataset import to_int64
+from fljax.results.warnings import reasons
 from fljax.simulation.scan import trace
 from fljax.study import batched_program, block_sizes, executor
 from fljax.study.batched_program import Compiled, Options, Program, ScenarioKey, program
@@ -615,6 +617,40 @@ def test_a_run_ends_at_its_tolerance():
                 run[name].sel(round=slice(end)), full[name].sel(round=slice(end)), rtol=1e-12
             )
             assert (run[name].sel(round=slice(end, None)) == run[name].sel(round=end)).all()
+
+
+def test_errors_that_grow_are_named_while_they_are_finite():
+    def scenario(key, step):
+        return build(key, fl.algorithms.ZCDPGradNFL(step))
+
+    with pytest.warns(fl.DivergenceWarning, match="still finite: 'normalized_error' in 2 of 4 run"):
+        study = fl.sweep(scenario, rounds=8, seeds=2, grid={"step": [0.05, 50.0]})
+    assert (study.diverged == 0).all()
+    assert np.isfinite(study.normalized_error).all()
+
+
+@pytest.mark.parametrize(
+    ("records", "warned"),
+    [
+        ([1.0, 1e6, 1e13], True),
+        ([1e-30, 1e-5, 1e-4], False),  # from a solution to the level of the noise
+        ([0.0, 1e-5, 1e13], False),
+        ([1.0, np.inf, np.inf], False),
+        ([1.0, 1e13], False),
+    ],
+)
+def test_only_errors_that_grow_until_the_end_grow_without_end(records, warned):
+    dims = ("seed", "round")
+    data = xr.Dataset(
+        {
+            "normalized_error": (dims, [records], {"decibel": 1}),
+            "diverged": ("seed", [np.inf in records]),
+            "messages": (dims, [[1.0] * len(records)]),
+        }
+    )
+    simulation = build(jax.random.key(0))
+    texts = [text for _, text in reasons(data, [(simulation, True)]) if "grow" in text]
+    assert len(texts) == warned
 
 
 @pytest.mark.slow
