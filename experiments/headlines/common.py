@@ -223,11 +223,11 @@ def chosen(*names: str) -> Callable[[Studies], list[dict[str, Any]]]:
 def counting(data: xr.Dataset, in_each: int) -> xr.Dataset:
     """A study of tuned methods by its number of steps or messages; each round has ``in_each``."""
     # The numbers of each method are in its `chosen`.
-    kept = {
+    coords = {
         "chosen": ("algorithm", data["chosen"].values),
         "round": in_each * data["round"].values,
     }
-    return data.reset_coords(drop=True).assign_coords(kept)
+    return data.reset_coords(drop=True).assign_coords(coords)
 
 
 def fewer_errors(

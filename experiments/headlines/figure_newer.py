@@ -97,7 +97,8 @@ def largest_sent(step_size: float, momentum: float) -> Sent:
 
 _TRIED: dict[str, Any] = {"step_size": STEPS_TRIED.value, "momentum": list(MOMENTA.value)}
 
-#: Methods of all rounds, and those of a tenth of them, whose messages are ten times as long.
+#: Methods that run in every round, and methods with a tenth of the rounds and messages ten times
+#: as long.
 EVERY_ROUND = {
     SKETCHED: (sketched, _TRIED | {"count": list(CHANGED.value)}),
     TOP: (largest_sent, _TRIED),
@@ -141,8 +142,8 @@ def study(effort: Effort) -> Studies:
     seeds = min(effort.seeds, SEEDS.value)
     rule: dict[str, Any] = {"metric": ERROR, "seeds": seeds}
 
-    def tenth(methods: Any, part: int) -> xr.Dataset:
-        """The methods with the rounds of ten a record, ``part`` of which they have one."""
+    def of_small_clients(methods: Any, part: int) -> xr.Dataset:
+        """One record in ten rounds, of methods that run in every ``part``-th of them."""
         clients = 2 * FEW.value if effort.quick else MANY.value
         rounds = (40 if effort.quick else PASSES.value) // part
         network = fl.models.mlp(10, (HIDDEN.value,))
@@ -158,7 +159,7 @@ def study(effort: Effort) -> Studies:
     size = Size(images, clients, clients, personal.SAMPLES.value, rounds, network, 10)
     scenario = functools.partial(personal.digits, size=size)
     return {
-        "small": joined(tenth(EVERY_ROUND, 1), tenth(FEW_ROUNDS, 10)),
+        "small": joined(of_small_clients(EVERY_ROUND, 1), of_small_clients(FEW_ROUNDS, 10)),
         "digits": compared(effort, "digits", scenario, SEARCHED, rounds=rounds, **rule),
     }
 

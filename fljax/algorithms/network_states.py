@@ -151,7 +151,7 @@ class NetworkStates:
     @property
     def sent(self) -> tuple[int, int]:
         """The number of a state's entries that each participant sends in addition to its message,
-        and of those that it receives.
+        and the number that it receives.
         """
         if self._policy not in ("averaged", "reset"):
             return 0, 0
@@ -172,8 +172,8 @@ def _averaged(
     before: PyTree,
     state: PyTree,
 ) -> PyTree:
-    """The average of the states of those who train, ``[1, ...]`` each; the state before if nobody
-    does.
+    """The average of the training clients' states, ``[1, ...]`` each; the state before if no client
+    trains.
     """
     shares = trains.astype(float_dtype())
     shares = shares if weights is None else shares * weights

@@ -61,7 +61,7 @@ def test_a_run_ends_when_its_seconds_are_over():
 
     slowest = SECONDS.max()
     study = {"rounds": 40, "seeds": 2, "segment": 4, "progress": False}
-    whole = fl.sweep(timed, grid={"slowness": [2.0]}, **study)
+    unlimited = fl.sweep(timed, grid={"slowness": [2.0]}, **study)
 
     def ending(slowness, **until):
         return fl.sweep(timed, grid={"slowness": slowness}, until=until, **study)
@@ -69,25 +69,25 @@ def test_a_run_ends_when_its_seconds_are_over():
     limited = ending([2.0], seconds=17 * slowest)
     assert (limited.stopped == 12).all()
     for name in ("normalized_error", "seconds", "bits"):
-        kept = whole[name].isel(round=np.minimum(np.arange(40), 11))
-        np.testing.assert_array_equal(limited[name], kept, err_msg=name)
+        until_then = unlimited[name].isel(round=np.minimum(np.arange(40), 11))
+        np.testing.assert_array_equal(limited[name], until_then, err_msg=name)
     assert (ending([1.0, 2.0], seconds=17 * slowest).stopped == 20).all()  # both are one block
-    level = float(whole.normalized_error.sel(round=8).max())
+    level = float(unlimited.normalized_error.sel(round=8).max())
     either = ending([2.0], normalized_error=level, seconds=17 * slowest)
     assert (either.stopped <= 8).all()
     neither = ending([2.0], normalized_error=0.0, seconds=17 * slowest)
     assert (neither.stopped == 12).all()
 
 
-def times_of(law, simulation):
+def times_of(devices, simulation):
     """The seconds of each client's part of each round, as a run draws them."""
     key = jax.random.key(0, impl=GENERATORS[GENERATOR])
-    rates = law.draw(key_of(round_key(key, 0), "clock"), CLIENTS)
+    rates = devices.draw(key_of(round_key(key, 0), "clock"), CLIENTS)
     work = work_of(simulation, simulation.problem)
     everyone = jnp.arange(CLIENTS, dtype=jnp.int32)
     for n in range(1, ROUNDS + 1):
         now = key_of(round_key(key, n), "clock")
-        times = law.times(now, jnp.int32(n), rates, work, everyone)
+        times = devices.times(now, jnp.int32(n), rates, work, everyone)
         yield [*zip(np.asarray(times.planned), np.asarray(times.fails_at), strict=True)]
 
 
@@ -97,13 +97,13 @@ def times_of(law, simulation):
     ("mode", "make"),
     [
         (("all",), Synchronous),
-        (("first", 3), lambda law: FirstArrivals(law, count=3)),
-        (("first", 5), lambda law: FirstArrivals(law, count=5)),
-        (("deadline", 0.6), lambda law: Deadline(law, seconds=0.6)),
+        (("first", 3), lambda devices: FirstArrivals(devices, count=3)),
+        (("first", 5), lambda devices: FirstArrivals(devices, count=5)),
+        (("deadline", 0.6), lambda devices: Deadline(devices, seconds=0.6)),
     ],
 )
 def test_rounds_are_those_of_an_event_loop(problem, mode, make, failure):
-    law = Devices(
+    devices = Devices(
         seconds_per_step=LogNormal(0.05, spread=0.7),
         seconds_per_sample=0.001,
         upload_bits_per_second=Between(500.0, 5000.0),
@@ -114,11 +114,11 @@ def test_rounds_are_those_of_an_event_loop(problem, mode, make, failure):
     )
     algorithm = FedAvg(0.05, 6, local_steps=STEPS)
     simulation = fl.Simulation(
-        problem, algorithm, clock=make(law), metrics=["timeline", "participation"]
+        problem, algorithm, clock=make(devices), metrics=["timeline", "participation"]
     )
     result = fl.run(simulation, rounds=ROUNDS)
     now = 0.0
-    for n, times in enumerate(times_of(law, simulation)):
+    for n, times in enumerate(times_of(devices, simulation)):
         invited = np.flatnonzero(~np.isnan(result.timeline.values[n, :, 0])).tolist()
         assert len(invited) == 6
         seconds, counted = loop.synchronous(times, invited, mode)
@@ -203,8 +203,8 @@ def test_a_client_that_is_not_available_does_not_take_part(problem):
     """Half of the clients at a time; a round without participants lasts until one is available."""
     start = [[0.0]] * 4 + [[20.0]] * 4
     shifts = Intervals(start, [[10.0]] * 4 + [[30.0]] * 4, period=40.0)
-    law = Devices(seconds_per_step=1.0 / STEPS, availability=shifts)
-    result = run(problem, Synchronous(law), metrics=["participation"], rounds=44)
+    devices = Devices(seconds_per_step=1.0 / STEPS, availability=shifts)
+    result = run(problem, Synchronous(devices), metrics=["participation"], rounds=44)
     took_part = result.participation.values
     assert took_part[:10].tolist() == [[True] * 4 + [False] * 4] * 10
     assert not took_part[10].any()
@@ -222,16 +222,16 @@ def test_what_is_not_complete_when_a_client_leaves_is_lost(problem):
 
 
 def test_energy_is_of_what_was_done(problem):
-    law = Devices(
+    devices = Devices(
         seconds_per_step=SECONDS / STEPS,
         upload_bits_per_second=96.0,
         watts=2.0,
         joules_per_bit=0.01,
     )
-    result = run(problem, Synchronous(law), rounds=3)
+    result = run(problem, Synchronous(devices), rounds=3)
     np.testing.assert_allclose(result.client_joules, 3 * (2 * SECONDS + 0.01 * 2 * 96))
     np.testing.assert_allclose(result.joules[-1], result.client_joules.sum())
-    stopped = run(problem, Deadline(law, seconds=2.5), rounds=1)
+    stopped = run(problem, Deadline(devices, seconds=2.5), rounds=1)
     # The first is in time, the second stops in its upload, the last in its computations.
     expected = 2 * SECONDS[0] + 0.01 * 192, 2 * SECONDS[1] + 0.96 + 0.96 * (2.5 - SECONDS[1]), 5.96
     np.testing.assert_allclose(stopped.client_joules[[0, 1, 7]], expected)
@@ -246,13 +246,13 @@ def test_more_samples_take_longer(problem):
         fl.problems.LeastSquares(),
         weights=real / real.sum(axis=1, keepdims=True),
     )
-    law = Devices(seconds_per_sample=0.5, seconds_per_step=1.0)
+    devices = Devices(seconds_per_sample=0.5, seconds_per_step=1.0)
     for algorithm, seconds in (
         (FedAvg(0.05, epochs=2), [6.0, 10.0, 18.0]),
         (FedAvg(0.05, epochs=2, batch=4), [6.0, 12.0, 24.0]),
         (FedAvg(0.05, batch=8, local_steps=3), [9.0, 15.0, 15.0]),
     ):
-        result = run(problem, Synchronous(law), algorithm, rounds=1, metrics=["timeline"])
+        result = run(problem, Synchronous(devices), algorithm, rounds=1, metrics=["timeline"])
         np.testing.assert_allclose(result.timeline.values[0, :, 2], seconds)
 
 
@@ -277,21 +277,21 @@ def test_the_clock_knows_the_bits_that_are_counted(label):
 @pytest.mark.parametrize("label", ["MIME", "FedGen", "SignSGD", "Scaffnew"])
 def test_messages_of_other_lengths_are_counted_where_all_are_waited_for(label):
     simulation = simulate(label, private=False)
-    law = Devices(upload_bits_per_second=1.0, download_bits_per_second=1.0)
-    timed = dataclasses.replace(simulation, clock=Synchronous(law))
+    devices = Devices(upload_bits_per_second=1.0, download_bits_per_second=1.0)
+    timed = dataclasses.replace(simulation, clock=Synchronous(devices))
     result = fl.run(timed, rounds=20)
     participants = simulation.problem.clients
     np.testing.assert_allclose(
         result.seconds[-1], (result.bits_up[-1] + result.bits_down[-1]) / participants
     )
     with pytest.raises(ValueError, match="messages of different lengths, by which FirstArrivals"):
-        dataclasses.replace(simulation, clock=FirstArrivals(law, count=1))
+        dataclasses.replace(simulation, clock=FirstArrivals(devices, count=1))
 
 
 def test_compressed_messages_take_less_time(problem):
-    law = Devices(upload_bits_per_second=1.0)
+    devices = Devices(upload_bits_per_second=1.0)
     compression = fl.link.TopK(1)
-    for clock in (Synchronous(law), FirstArrivals(law, count=8)):
+    for clock in (Synchronous(devices), FirstArrivals(devices, count=8)):
         result = run(problem, clock, rounds=1, compression=compression)
         np.testing.assert_allclose(result.seconds, compression.bits(DIM))
 
@@ -389,9 +389,9 @@ def test_what_was_sent_too_late_is_booked():
     """The noisy gradients of all six clients, though a round is of the first three."""
     problem = fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=DIM)
     budget = fl.privacy.NoisyGradients(1.0, clip=1.0)
-    law = Devices(seconds_per_step=[1.0, 2, 3, 4, 5, 6])
+    devices = Devices(seconds_per_step=[1.0, 2, 3, 4, 5, 6])
     spent = {}
-    for clock in (None, FirstArrivals(law, count=3)):
+    for clock in (None, FirstArrivals(devices, count=3)):
         result = run(problem, clock, fl.algorithms.FedDPSGD(0.1), 5, (), privacy=budget)
         spent[clock is None] = result.client_rho.values
     np.testing.assert_array_equal(spent[True], spent[False])
@@ -410,6 +410,6 @@ def test_a_message_in_time_may_be_lost(problem):
     clock = FirstArrivals(devices(), count=4)
     lost = run(problem, clock, rounds=3, losses=fl.link.Independent(1.0))
     np.testing.assert_array_equal(lost.model, 0)
-    some = run(problem, clock, rounds=3, losses=fl.link.Independent(0.0))
-    np.testing.assert_array_equal(some.model, run(problem, clock, rounds=3).model)
-    assert (some.model != 0).any()
+    lossless = run(problem, clock, rounds=3, losses=fl.link.Independent(0.0))
+    np.testing.assert_array_equal(lossless.model, run(problem, clock, rounds=3).model)
+    assert (lossless.model != 0).any()

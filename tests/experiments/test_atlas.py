@@ -1175,7 +1175,7 @@ def test_bits_of_clients_are_counted(scenario_of_few_bits):
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].bits])
 def test_methods_have_as_many_rounds_as_they_have_bits_for(name):
-    """Those that draw when whole models are sent aside, of which a run's start says nothing."""
+    """Without methods that draw in which round a model is sent: the first rounds do not show it."""
     case = SCENARIOS[name]
     try:
         case.parts(KEY)
@@ -1195,7 +1195,7 @@ def test_methods_have_as_many_rounds_as_they_have_bits_for(name):
 
 
 def test_distant_bits_go_to_the_cloud_or_from_edge_to_edge():
-    """Of methods with and without edges in one sweep, as they are computed."""
+    """Methods with and without edges are computed in one sweep."""
     case = SCENARIOS["edges-alike"]
     of_round = {
         # Fifty clients and the cloud send ten numbers each way.
@@ -1244,7 +1244,7 @@ def test_edges_and_regions_are_alike_or_unlike_as_their_scenarios_say():
 
 
 def few_bits(outcome, name, costs):
-    """Two methods and their stored numbers, of which one needs ten times the bits."""
+    """Two methods and their stored numbers: one needs ten times the bits of the other."""
 
     def of(error, bits):
         method = outcome(error, bits)

@@ -4,11 +4,13 @@ The tests here run the library on an exercise's numbers and compare with plain N
 """
 
 import ast
+import dataclasses
 import functools
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import networkx
 import numpy as np
 import pytest
 
@@ -108,6 +110,13 @@ ANSWERS = {
     "10.4": [f"{HERE}::test_exercise_10_4_the_absolute_error_ignores_how_far_a_label_is"],
 }
 
+#: Figures of the book that show an effect and that no figure of the experiments draws.
+FIGURES = {
+    "9.2": "a drawing: five points and the regions of a tree, without coordinates; that a label is "
+    "known which all training points of a region have holds for every tree without errors",
+    "10.3": [f"{HERE}::test_figure_10_3_poisoned_data_change_a_model_after_its_distance"],
+}
+
 #: The number of exercises of each chapter.
 EXERCISES = {1: 4, 2: 5, 3: 15, 4: 7, 5: 9, 6: 2, 7: 1, 8: 2, 9: 5, 10: 4}
 
@@ -121,7 +130,7 @@ def names_of_tests(file):
 def test_every_exercise_is_answered_by_a_test_that_exists_or_by_a_reason():
     book = [f"{chapter}.{n}" for chapter, last in EXERCISES.items() for n in range(1, last + 1)]
     assert list(ANSWERS) == book
-    for answer in ANSWERS.values():
+    for answer in (*ANSWERS.values(), *FIGURES.values()):
         if isinstance(answer, list):
             for test in answer:
                 file, name = test.split("::")
@@ -737,6 +746,36 @@ def test_exercise_10_1_gradients_do_not_distinguish_rotated_samples():
         close(loss.second_moment, x.T @ x / 8, atol=1e-9)
         close(loss.linear, -2 * x.T @ y / 8, atol=1e-9)
     assert np.abs(turned @ x - x).max() > 0.5
+
+
+# Figure 10.3: poisoned data ----------------------------------------------------------------------
+
+
+def random_network():
+    return fl.graphs.random_connected(jax.random.key(8), 12, mean_degree=2.5)
+
+
+@pytest.mark.parametrize("network", [fl.graphs.path(3), fl.graphs.path(6), random_network()])
+@pytest.mark.parametrize("algorithm", [fl.algorithms.FedRelax(0.5), fl.algorithms.FedGD(0.5, 0.05)])
+def test_figure_10_3_poisoned_data_change_a_model_after_its_distance(network, algorithm):
+    """The first node's data are poisoned: its model changes in the first round, and after one more
+    round for every edge on the way to them the others' change, all of them after the diameter.
+    """
+    distance = networkx.single_source_shortest_path_length(network.to_networkx(), 0)
+    assert max(distance.values()) >= 2
+    problem = fl.problems.least_squares(jax.random.key(7), len(distance), samples=5, dim=2)
+    poisoned = dataclasses.replace(problem, targets=problem.targets.at[0].add(10.0))
+
+    def models(data):
+        metrics = [fl.metrics.trajectory()]
+        simulation = fl.Simulation(data, algorithm, network, metrics=metrics)
+        return np.asarray(fl.run(simulation, rounds=16).model_trajectory)
+
+    clean, attacked = models(problem), models(poisoned)
+    changed = (clean != attacked).any(axis=-1)  # [rounds, K]
+    for node, edges in distance.items():
+        assert not changed[:edges, node].any()
+        assert changed[edges:, node].all()
 
 
 # 10.4: robust losses -----------------------------------------------------------------------------
