@@ -58,8 +58,8 @@ def queried_loss(
       >>> quadratic, linear = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([1.0, -1.0])
       >>> models, messages = [np.zeros(2)], rng.normal(size=(3, 2))
       >>> for message in messages:
-      ...     slope = 2 * quadratic @ models[-1] + linear
-      ...     models.append(models[-1] - 0.1 * (slope + 2 * (models[-1] - message)))
+      ...     gradient = 2 * quadratic @ models[-1] + linear
+      ...     models.append(models[-1] - 0.1 * (gradient + 2 * (models[-1] - message)))
       >>> loss = queried_loss(np.array(models), messages, step_size=0.1, pull=1.0)
       >>> loss.second_moment.round(9).tolist(), loss.linear.round(9).tolist(), loss.determined
       ([[2.0, 1.0], [1.0, 3.0]], [1.0, -1.0], True)

@@ -188,14 +188,14 @@ def activation_probabilities(
         directions = np.concatenate([inside, -np.eye(nodes - 1)[None]])
         scaled = inverse @ directions
         slack = total - p.sum()
-        slope = np.trace(scaled, axis1=1, axis2=2)
-        slope[:-1] += 1 / p - 1 / (1 - p) - 1 / slack
-        slope[-1] += 1 / weight
+        gradient = np.trace(scaled, axis1=1, axis2=2)
+        gradient[:-1] += 1 / p - 1 / (1 - p) - 1 / slack
+        gradient[-1] += 1 / weight
         flat = scaled.reshape(len(scaled), -1)
         curvature = flat @ scaled.swapaxes(1, 2).reshape(len(scaled), -1).T
         curvature[:-1, :-1] += np.diag(1 / p**2 + 1 / (1 - p) ** 2) + 1 / slack**2
-        step = np.linalg.solve(curvature, slope)
-        return step, float(slope @ step)
+        step = np.linalg.solve(curvature, gradient)
+        return step, float(gradient @ step)
 
     start = np.full(matchings, budget / 2)
     point = np.append(start, connectivity(start) / 2)

@@ -139,6 +139,14 @@ def load(
       ImportError: the library is not installed.
       ValueError: no models in it; parameters that are missing, that the network does not have, or
         that have another shape (named); models of another number of clients.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, fljax as fl
+      >>> problem = fl.problems.ridge(jax.random.key(0), clients=4, samples=9, dim=2)
+      >>> models = jnp.arange(8.0).reshape(4, 2)
+      >>> path = fl.models.save(models, getfixture("tmp_path") / "all.safetensors", problem)
+      >>> fl.models.load(path, problem).shape, fl.models.load(path, problem, client=3).tolist()
+      ((4, 2), [6.0, 7.0])
     """
     path = Path(path)
     layout = _layout_of(problem)

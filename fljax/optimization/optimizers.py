@@ -35,7 +35,15 @@ ONE_ROW = "is one row of numbers"
 
 
 class Optimizer:
-    """An optimizer with its state; made by :func:`from_optax`."""
+    """An optimizer with its state; made by :func:`from_optax`.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> optimizer = from_optax(optax.sgd, learning_rate=0.5)
+      >>> model, _ = optimizer.move(jnp.ones(2), jnp.ones(2), optimizer.init(jnp.ones(2)))
+      >>> model.tolist()
+      [0.5, 0.5]
+    """
 
     @checks.required
     def transformation(self) -> "optax.GradientTransformationExtraArgs":
@@ -63,7 +71,7 @@ class Optimizer:
     def move(
         self,
         model: Float[Array, "*batch dim"],
-        slope: Float[Array, "*batch dim"],
+        gradient: Float[Array, "*batch dim"],
         memory: PyTree,
         layouts: Sequence[Layout] = (),
     ) -> tuple[Float[Array, "*batch dim"], PyTree]:
@@ -87,7 +95,7 @@ class Optimizer:
             return jnp.asarray(model + change, model.dtype), after
 
         with default_promotion():
-            return (move_one if model.ndim == 1 else jax.vmap(move_one))(model, slope, memory)
+            return (move_one if model.ndim == 1 else jax.vmap(move_one))(model, gradient, memory)
 
     def check(self, layout: Layout) -> None:
         """Raise ``ValueError`` unless a step of a model with such parameters is such a model, and

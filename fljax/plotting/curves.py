@@ -147,6 +147,18 @@ def trade_off(
     Raises:
       ValueError: as for :func:`learning_curves`; a round that was not recorded, an axis without
         numbers, ``against`` something that is not one number of each run.
+
+    Example:
+      >>> import numpy as np, xarray as xr
+      >>> error = np.array([1.0, 0.1, 0.01])[:, None] * np.ones((2, 3, 5))
+      >>> data = xr.Dataset(
+      ...     {"error": (("algorithm", "budget", "seed"), error)},
+      ...     {"algorithm": ["ADMM", "gradient"], "budget": [0.1, 1, 10]},
+      ... )
+      >>> ax = trade_off(data, "budget", "error")
+      >>> ax.get_xlabel(), ax.get_xscale(), [text.get_text() for text in ax.get_legend().texts]
+      ('budget', 'log', ['ADMM', 'gradient'])
+      >>> plt.close(ax.figure)
     """
     if x in dataset.coords and not np.issubdtype(dataset[x].dtype, np.number):
         values = ", ".join(map(str, dataset[x].values))

@@ -60,6 +60,11 @@ def metric_names(dataset: xr.Dataset) -> list[str]:
 
     Raises:
       ValueError: no ``seed`` axis.
+
+    Example:
+      >>> import xarray as xr
+      >>> metric_names(xr.Dataset({"error": ("seed", [1.0, 2.0]), "diverged": ("seed", [0, 0])}))
+      ['error']
     """
     if "seed" not in dataset.dims:
         raise ValueError(
@@ -79,6 +84,12 @@ def named(dataset: xr.Dataset, metric: str | Metric) -> str:
 
     Raises:
       ValueError: not one of its metrics (the nearest is suggested), or no ``seed`` axis.
+
+    Example:
+      >>> import fljax as fl, xarray as xr
+      >>> data = xr.Dataset({"accuracy": ("seed", [0.5, 0.75])})
+      >>> named(data, "accuracy"), named(data, fl.metrics.accuracy)
+      ('accuracy', 'accuracy')
     """
     name = metric.name if isinstance(metric, Metric) else metric
     checks.choice("metric", name, metric_names(dataset))
@@ -87,7 +98,14 @@ def named(dataset: xr.Dataset, metric: str | Metric) -> str:
 
 @checked
 def is_decibel(dataset: xr.Dataset, metric: str | Metric) -> bool:
-    """Whether the metric is a non-negative quantity that is shown on a dB scale."""
+    """Whether the metric is a non-negative quantity that is shown on a dB scale.
+
+    Example:
+      >>> import xarray as xr
+      >>> data = xr.Dataset({"error": ("seed", [1.0], {"decibel": 1}), "accuracy": ("seed", [0.5])})
+      >>> is_decibel(data, "error"), is_decibel(data, "accuracy")
+      (True, False)
+    """
     return bool(dataset[named(dataset, metric)].attrs.get("decibel", 0))
 
 
@@ -133,6 +151,11 @@ def with_unit(variable: xr.DataArray, unit: str | None = None) -> str:
 def nominal(dataset: xr.Dataset) -> str:
     """The remark that must accompany results with nominal privacy, with the assumption concerned
     (:func:`fljax.privacy.assumptions`); empty if no run is nominal.
+
+    Example:
+      >>> import xarray as xr
+      >>> nominal(xr.Dataset({"nominal": ("seed", [0, 1])}))
+      'some privacy nominal'
     """
     if "nominal" not in dataset or not (dataset["nominal"] == 1).any():
         return ""
@@ -146,6 +169,19 @@ def remarks(dataset: xr.Dataset) -> list[str]:
     """The remarks that must accompany private results in plots and tables; empty without privacy:
     that they are nominal (:func:`nominal`), that a choice by private results is not counted, and
     that their epsilon is of one of several seeds.
+
+    Example:
+      >>> import fljax as fl
+      >>> def scenario(key):
+      ...     return fl.Simulation(
+      ...         problem=fl.problems.ridge(key, clients=6, samples=9, dim=2).clipped(1.0),
+      ...         network=fl.graphs.ring(6),
+      ...         algorithm=fl.algorithms.ZCDPNFL(1.0, 0.3),
+      ...         privacy=fl.privacy.ZCDP(1.0, decay=0.9),
+      ...         metrics=["normalized_error"],
+      ...     )
+      >>> remarks(fl.sweep(scenario, rounds=3, seeds=2))
+      ['privacy loss of one seed, not of all 2']
     """
     texts = [nominal(dataset)]
     if not ledger_of(dataset):
@@ -321,7 +357,14 @@ def _ends(
 
 @checked
 def keep_finite(dataset: xr.Dataset, metric: str | Metric) -> xr.DataArray:
-    """A metric in float64, with runs that diverged in any round set to NaN."""
+    """A metric in float64, with runs that diverged in any round set to NaN.
+
+    Example:
+      >>> import xarray as xr
+      >>> data = xr.Dataset({"error": ("seed", [1.0, 2.0]), "diverged": ("seed", [0, 40])})
+      >>> keep_finite(data, "error").values.tolist()
+      [1.0, nan]
+    """
     values = dataset[named(dataset, metric)]
     if values.dtype.kind in "cSUTmM":
         raise TypeError(f"{values.name!r} must be of real numbers, got {values.dtype}.")
