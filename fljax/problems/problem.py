@@ -1265,8 +1265,8 @@ class Problem:
           ...     return reading.losses(reading.predictions(row) / temperature)
           >>> key, w = jax.random.key(0), jnp.ones((4, 6))
           >>> problem = fl.problems.softmax(key, clients=4, samples=9, dim=2, classes=3)
-          >>> slope = problem.gradient_of(calmed, w, jnp.array([1.0, 2.0, 4.0, 8.0]))
-          >>> jnp.isclose(slope, problem.gradient(w), atol=1e-6).all(axis=1).tolist()
+          >>> gradient = problem.gradient_of(calmed, w, jnp.array([1.0, 2.0, 4.0, 8.0]))
+          >>> jnp.isclose(gradient, problem.gradient(w), atol=1e-6).all(axis=1).tolist()
           [True, False, False, False]
         """
 

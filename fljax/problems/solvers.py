@@ -428,7 +428,7 @@ def _solve_predictions(problem, factor, center, start, iterations):
         alpha = alpha + _among_samples(factor.inverse, gradient(m) - alpha)
         return _accelerated(old, lead, (alpha, predictions(alpha)), momentum, inner)
 
-    # From the start itself; the slope there, taken for alpha, would be a full gradient step.
+    # From the start itself; the gradient there, taken for alpha, would be a full gradient step.
     m = problem.predictions(start)
     extrapolated = bound * problem.weighted(pulled / with_trailing_axes(scale, pulled) - m)
     alpha = _among_samples(factor.inverse, gradient(m) + extrapolated)

@@ -58,7 +58,7 @@ class Penalty:
             checks.missing_method_message(type(self), "prox", "its proximal operator")
         )
 
-    def conjugate(self, slope: Array) -> Array:
+    def conjugate(self, dual: Array) -> Array:
         r""":math:`\phi^*(s)=\sup_zs^\top z-\phi(z)`, infinite outside the closure of the penalty's
         subgradients.
         """
@@ -88,7 +88,7 @@ class NormPenalty(Penalty):
     """
 
     @checks.required
-    def dual_projection(self, slope: Array, radius: Array | float) -> Array:
+    def dual_projection(self, dual: Array, radius: Array | float) -> Array:
         """The nearest point with dual norm at most ``radius``, which is one number, or
         ``[...]``.
         """
@@ -97,9 +97,9 @@ class NormPenalty(Penalty):
     def prox(self, point: Array, step: Array | float) -> Array:
         return point - self.dual_projection(point, step)
 
-    def conjugate(self, slope: Array) -> Array:
-        beyond = norm(slope - self.dual_projection(slope, 1.0))
-        return jnp.where(beyond <= _slack(slope), 0, jnp.inf).astype(slope.dtype)
+    def conjugate(self, dual: Array) -> Array:
+        beyond = norm(dual - self.dual_projection(dual, 1.0))
+        return jnp.where(beyond <= _slack(dual), 0, jnp.inf).astype(dual.dtype)
 
 
 def _slack(rows: Array) -> Array:
@@ -132,8 +132,8 @@ class SquaredNorm(Penalty):
     def prox(self, point: Array, step: Array | float) -> Array:
         return point / (1 + 2 * _per_row(step, point))
 
-    def conjugate(self, slope: Array) -> Array:
-        return jnp.sum(slope**2, axis=-1) / 4
+    def conjugate(self, dual: Array) -> Array:
+        return jnp.sum(dual**2, axis=-1) / 4
 
     def quadratic(self, dim: int) -> Array:
         return jnp.ones(dim)
@@ -156,10 +156,10 @@ class Norm(NormPenalty):
         size = norm(difference)[..., None]
         return difference / jnp.where(size > 0, size, 1)
 
-    def dual_projection(self, slope: Array, radius: Array | float) -> Array:
-        size = norm(slope)[..., None]
-        radius = _per_row(radius, slope)
-        return slope * jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1)
+    def dual_projection(self, dual: Array, radius: Array | float) -> Array:
+        size = norm(dual)[..., None]
+        radius = _per_row(radius, dual)
+        return dual * jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1)
 
 
 @module
@@ -181,9 +181,9 @@ class Absolute(NormPenalty):
     def prox(self, point: Array, step: Array | float) -> Array:
         return soft_threshold(point, _per_row(step, point))
 
-    def dual_projection(self, slope: Array, radius: Array | float) -> Array:
-        radius = _per_row(radius, slope)
-        return jnp.clip(slope, -radius, radius)
+    def dual_projection(self, dual: Array, radius: Array | float) -> Array:
+        radius = _per_row(radius, dual)
+        return jnp.clip(dual, -radius, radius)
 
 
 @module
@@ -233,12 +233,12 @@ class PNorm(NormPenalty):
         scale = jnp.where(total > 0, total, 1) ** (1 / float(self.p) - 1)
         return jnp.sign(difference) * share ** (float(self.p) - 1) * scale
 
-    def dual_projection(self, slope: Array, radius: Array | float) -> Array:
+    def dual_projection(self, dual: Array, radius: Array | float) -> Array:
         if self.p in (1, 2):
-            return self._closed_form_norm.dual_projection(slope, radius)
+            return self._closed_form_norm.dual_projection(dual, radius)
         if self.p == np.inf:
-            return _onto_absolute_ball(slope, _per_row(radius, slope))
-        return slope - _p_norm_prox(slope, _per_row(radius, slope), float(self.p))
+            return _onto_absolute_ball(dual, _per_row(radius, dual))
+        return dual - _p_norm_prox(dual, _per_row(radius, dual), float(self.p))
 
     def prox(self, point: Array, step: Array | float) -> Array:
         if self.p in (1, 2):
@@ -350,7 +350,7 @@ class Mixture(Penalty):
     def gradient(self, difference: Array) -> Array:
         gradients = [penalty.gradient(difference) for penalty in self.penalties]
         return sum(
-            a * slope for a, slope in zip(self._strengths(difference), gradients, strict=True)
+            a * gradient for a, gradient in zip(self._strengths(difference), gradients, strict=True)
         )  # pyright: ignore[reportReturnType]
 
     def prox(self, point: Array, step: Array | float) -> Array:
@@ -372,13 +372,13 @@ class Mixture(Penalty):
                 point = self.penalties[m].prox(point, strengths[m] * step)
         return point
 
-    def conjugate(self, slope: Array) -> Array:
+    def conjugate(self, dual: Array) -> Array:
         self._check_kinds()
-        strengths = self._strengths(slope)
+        strengths = self._strengths(dual)
         square = sum(
             (a for a, penalty in zip(strengths, self.penalties, strict=True)
              if isinstance(penalty, SquaredNorm)),
-            jnp.zeros((), slope.dtype),
+            jnp.zeros((), dual.dtype),
         )  # fmt: skip
         # With a squared norm in the mixture, the supremum is attained at the prox of the rest at
         # the squared norm's own maximizer.
@@ -391,9 +391,9 @@ class Mixture(Penalty):
             ]),
             self.penalties,
         )  # fmt: skip
-        best = rest.prox(weight * slope, weight)
-        value = jnp.sum(slope * best, axis=-1) - self.value(best)
-        within = norm(best) <= _slack(slope)
+        best = rest.prox(weight * dual, weight)
+        value = jnp.sum(dual * best, axis=-1) - self.value(best)
+        within = norm(best) <= _slack(dual)
         return jnp.where(square > 0, value, jnp.where(within, 0, jnp.inf))
 
     def quadratic(self, dim: int) -> Array | None:
@@ -491,14 +491,14 @@ class Blocks(Penalty):
             axis=-1,
         )
 
-    def conjugate(self, slope: Array) -> Array:
+    def conjugate(self, dual: Array) -> Array:
         parts = [
-            jnp.where(norm(part) <= _slack(slope), 0, jnp.inf).astype(slope.dtype)
+            jnp.where(norm(part) <= _slack(dual), 0, jnp.inf).astype(dual.dtype)
             if penalty is None
             else penalty.conjugate(part)
-            for penalty, part in self._blocks(slope)
+            for penalty, part in self._blocks(dual)
         ]
-        return sum(parts, jnp.zeros(slope.shape[:-1], slope.dtype))
+        return sum(parts, jnp.zeros(dual.shape[:-1], dual.dtype))
 
     def quadratic(self, dim: int) -> Array | None:
         parts = [

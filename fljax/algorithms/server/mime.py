@@ -61,12 +61,12 @@ class _Frozen(Optimizer):
     def move(
         self,
         model: Float[Array, "*batch dim"],
-        slope: Float[Array, "*batch dim"],
+        gradient: Float[Array, "*batch dim"],
         memory: PyTree,
         layouts: Sequence[Layout] = (),
     ) -> tuple[Float[Array, "*batch dim"], PyTree]:
         memories = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(model), *a.shape)), self.memory)
-        return self.rule.move(model, slope, memories, layouts)[0], ()
+        return self.rule.move(model, gradient, memories, layouts)[0], ()
 
 
 @module
