@@ -49,6 +49,7 @@ def test_tracking_is_stable_exactly_below_its_bound(form, self_weight):
         assert radius(form, matrix, 1.01 * bound, curvature) > 1
 
 
+@pytest.mark.filterwarnings("ignore::fljax.DivergenceWarning")
 @pytest.mark.parametrize("form", step_bounds.FORMS)
 def test_runs_of_equal_clients_converge_below_the_bound_alone(form):
     rng = np.random.default_rng(0)
