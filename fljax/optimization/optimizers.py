@@ -75,8 +75,14 @@ class Optimizer:
         memory: PyTree,
         layouts: Sequence[Layout] = (),
     ) -> tuple[Float[Array, "*batch dim"], PyTree]:
-        """The model, or each of several, after a step along the negative gradient, and the new
-        state; arguments are as in :meth:`init`.
+        """The model, or each of several, after one step of the optimizer, and the new state.
+
+        Args:
+          model: ``[D]`` or ``[M, D]``.
+          gradient: of the objective at the model, or of each at its own, with the model's shape;
+            the optimizer itself decides on the sign and length of its step.
+          memory: the state of :meth:`init` or of the last step.
+          layouts: as in :meth:`init`.
         """
         update = self.transformation().update
         chosen_layouts = layouts or (Layout.of_row(model.shape[-1]),)

@@ -32,6 +32,9 @@ class AssumptionWarning(UserWarning):
 GROWTH = 1e8
 LATE_GROWTH = 1e3
 
+#: What a user may do about runs that diverge.
+REMEDY = "A smaller step, a larger penalty or a larger budget usually mends it."
+
 #: The simulations behind results, or their shapes, and at which grid points each is.
 Built = Sequence[tuple[Any, Any]]
 
@@ -75,8 +78,7 @@ def _diverged(dataset: "xarray.Dataset", built: Built) -> str:
         return ""
     return (
         f"{count} of {_runs(dataset)} runs diverged (first at round {rounds[rounds > 0].min()}); "
-        "they are kept, marked in `diverged`, and left out of plotted means. A smaller step, "
-        "a larger penalty or a larger budget usually mends it."
+        f"they are kept, marked in `diverged`, and left out of plotted means. {REMEDY}"
     )
 
 
@@ -100,8 +102,7 @@ def _growing(dataset: "xarray.Dataset", built: Built) -> str:
         return ""
     return (
         f"errors grow without end, though they are still finite: {', '.join(growing)} of "
-        f"{_runs(dataset)} runs, which are part of every mean and widen its interval. A smaller "
-        "step, a larger penalty or a larger budget usually mends it."
+        f"{_runs(dataset)} runs, which are part of every mean and widen its interval. {REMEDY}"
     )
 
 

@@ -113,6 +113,7 @@ def test_what_a_round_leaves_out_is_sent_later(zeroing):
     assert np.abs(models[-1] - best).max() < 1e-8
 
 
+@pytest.mark.filterwarnings("ignore::fljax.DivergenceWarning")  # what this test is about
 def test_in_a_small_table_zeroing_prevents_divergence():
     """As the authors' program notes of the subtraction."""
     problem = fl.problems.ridge(fl.random_key(0), clients=6, samples=20, dim=50)
