@@ -15,17 +15,19 @@ class OneOf(attacks.Attack):
     which: Float[Array, ""] | int  # numbers of a part are floating point
     choices: tuple[attacks.Attack | None, ...]
 
-    def lie(
+    def forge(
         self,
         key: Key[Array, "*senders"],
         messages: Float[Array, "senders dim"],
         attacking: Bool[Array, " senders"],
         sending: Bool[Array, " senders"],
-        around: Float[Array, "#senders dim"],
+        reference: Float[Array, "#senders dim"],
     ) -> Float[Array, "senders dim"]:
         number = jnp.asarray(self.which).astype(jnp.int32)
-        lies = [
-            messages if choice is None else choice.lie(key, messages, attacking, sending, around)
+        forged = [
+            messages
+            if choice is None
+            else choice.forge(key, messages, attacking, sending, reference)
             for choice in self.choices
         ]
-        return jnp.stack([jnp.broadcast_to(lie, messages.shape) for lie in lies])[number]
+        return jnp.stack([jnp.broadcast_to(each, messages.shape) for each in forged])[number]

@@ -90,7 +90,7 @@ ACCEPTED = {
     ("privacy.laplace_release", "models"): "transposed",
     ("privacy.matrices.Banded", "columns"): "transposed",
     **{
-        (f"theory.operators.{name}", "around"): "transposed"
+        (f"theory.operators.{name}", "center"): "transposed"
         for name in ("contractive", "firmly_non_expansive", "lipschitz")
     },
     ("theory.operators.fixed_point", "start"): "transposed",

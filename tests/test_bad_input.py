@@ -352,7 +352,7 @@ FAILING = {
     "edges": np.zeros((K, K), bool),
 }
 COUPLED = {"problem": problem(), "network": fl.graphs.ring(K), "coupling": 0.5}
-PAIRS = {"operator": jnp.tanh, "around": np.ones((K, 2)), "key": KEY, "scale": 1.0, "pairs": 2}
+PAIRS = {"operator": jnp.tanh, "center": np.ones((K, 2)), "key": KEY, "scale": 1.0, "pairs": 2}
 INSTANCE = {"instance": fl.theory.pao_fed.Instance(**CASE)}
 COMBINATION = fl.graphs.ring(K).mixing()
 TRANSCRIPT = fl.theory.zcdp_nfl.Transcript(*[jnp.zeros((3, K, 2))] * 3)
@@ -1572,8 +1572,8 @@ ACCEPTED = {
     ("partitions.LabelNoise", "rate"): "list shape empty",
     ("partitions.Rotation", "quarters"): "negative",
     ("theory.multiagent.gradient_noise", "at"): "list",
-    ("theory.multiagent.learning_curve", "around"): "list",
-    ("theory.multiagent.steady_state", "around"): "list",
+    ("theory.multiagent.learning_curve", "reference"): "list",
+    ("theory.multiagent.steady_state", "reference"): "list",
     ("random_key", "seed"): "negative",
     ("models.autoencoder", "hidden"): "empty",
     ("models.cnn", "channels"): "empty",

@@ -52,7 +52,7 @@ def test_an_aggregator_of_peers_returns_one_row_as_well():
 class OwnAttack(fl.attacks.Attack):
     result: str = fl.static(default="rows")
 
-    def lie(self, key, messages, attacking, sending, reference):
+    def forge(self, key, messages, attacking, sending, reference):
         return {
             "rows": -messages,
             "row": jnp.zeros((1, messages.shape[1])),
@@ -64,7 +64,7 @@ class OwnAttack(fl.attacks.Attack):
 @pytest.mark.parametrize("result", ["number", "column"])
 def test_an_attacker_s_message_has_the_honest_length(result):
     first = fl.attacks.first(1, 4)
-    with pytest.raises(ValueError, match=r"OwnAttack.lie must return an array of shape"):
+    with pytest.raises(ValueError, match=r"OwnAttack.forge must return an array of shape"):
         run(attack=OwnAttack(first, result))
     for allowed in ("rows", "row"):
         run(attack=OwnAttack(first, allowed))

@@ -324,7 +324,7 @@ def _rand_of_links(now: Snapshot) -> Array:
         return kappa(state.context.like, truth, among)
     if not hasattr(state, "known"):
         return jnp.zeros((), now.model.dtype)
-    _, estimated = _links(now, jnp.rint(state.said[:, -1]).astype(jnp.int32))
+    _, estimated = _links(now, jnp.rint(state.sent[:, -1]).astype(jnp.int32))
     return kappa(estimated, truth, among)
 
 

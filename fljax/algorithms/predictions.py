@@ -41,7 +41,7 @@ class OnTestSetState(NamedTuple):
     """State of the nodes between rounds."""
 
     model: Array  # [K, D]  w_k; of learners [K, m'], their predictions at the test set
-    heard: Array  # [K, m']  the weighted mean of its neighbors' predictions there; or [K, S, m']
+    received: Array  # [K, m']  the weighted mean of its neighbors' predictions there; or [K, S, m']
     labels: Array  # [K, m']  the pseudo-labels that the model was fitted to; or [K, S, m']
     kept: Regression | None  # of linear models
     fitted: Array | None = None  # [K, N]  predictions of learners at their own samples
@@ -153,7 +153,9 @@ class OnTestSet(Algorithm):
             predicted, fitted, held_out = self.learners.predictions(
                 now.problem, points, labels, label_weights, now.available
             )
-            return OnTestSetState(predicted, state.heard, labels, None, fitted, held_out), predicted
+            return OnTestSetState(
+                predicted, state.received, labels, None, fitted, held_out
+            ), predicted
         assert state.kept is not None
         model = state.kept.base + jnp.einsum(
             "kpm,km->kp", state.kept.gain, labels, precision=HIGHEST

@@ -60,8 +60,8 @@ class _Replayed(Noise):
     base: Noise | None = None
     gap: Any = None
 
-    def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
-        sent, cancelled = self.base.said(key, message)
+    def perturb(self, key: Array, message: Array) -> tuple[Array, Array | None]:
+        sent, cancelled = self.base.perturb(key, message)
         return sent + self.gap, None if cancelled is None else cancelled + self.gap
 
     def over_edges(
@@ -137,7 +137,7 @@ class _RecordingLink(Link):
         return super().send(message, *arguments, **more)
 
     def collect(
-        self, message: Array | MessageFunction, senders: Array, around: Array, **more: Any
+        self, message: Array | MessageFunction, senders: Array, reference: Array, **more: Any
     ) -> Arrived:
         if more.get("at") is not None:
             raise ValueError(
@@ -149,7 +149,7 @@ class _RecordingLink(Link):
         if callable(message):
             message = message(jnp.arange(len(senders), dtype=jnp.int32))
         message = self._upload(message, clients, senders, more.get("step_size"))
-        return super().collect(message, senders, around, **more)
+        return super().collect(message, senders, reference, **more)
 
     def _upload(
         self, message: Array, clients: Array, sending: Array, step_size: Array | float | None

@@ -71,7 +71,7 @@ class Aggregator:
       >>> import jax.numpy as jnp, fljax as fl
       >>> @fl.module
       ... class Largest(fl.aggregation.Aggregator):
-      ...     def combine(self, messages, weights, around):
+      ...     def combine(self, messages, weights, reference):
       ...         received = (weights > 0)[..., None]
       ...         return jnp.where(received, messages, -jnp.inf).max(axis=1)
       >>> messages = jnp.array([[[1.0], [2.0], [9.0]]])
@@ -101,13 +101,13 @@ class Aggregator:
         return None
 
     @checks.required
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         """Return one vector for each receiver.
 
         Args:
           messages: ``[R, M, D]``, where ``messages[r, m]`` is the message of ``m`` to ``r``.
           weights: ``[R, M]``, >= 0; zero for a missing message.
-          around: ``[R, D]``, each receiver's own vector: its own model, or the server's.
+          reference: ``[R, D]``, each receiver's own vector: its own model, or the server's.
         """
         raise NotImplementedError
 
@@ -115,15 +115,15 @@ class Aggregator:
         self,
         messages: Float[Array, "senders dim"],
         weights: Float[Array, " senders"],
-        around: Float[Array, " dim"],
+        reference: Float[Array, " dim"],
     ) -> Float[Array, " dim"]:
         """Return :meth:`combine` of a single receiver.
 
         Raises:
           ValueError: ``combine`` returned an array of another shape.
         """
-        result = self.combine(messages[None], weights[None], around[None])
-        return checks.returned(f"{type(self).__name__}.combine", result, (1, *around.shape))[0]
+        result = self.combine(messages[None], weights[None], reference[None])
+        return checks.returned(f"{type(self).__name__}.combine", result, (1, *reference.shape))[0]
 
 
 def _check_enough(name: str, fewest: int, wanted: int, why: str) -> None:
@@ -206,10 +206,10 @@ class Mean(Aggregator):
       1.5
     """
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         mean = _weighted_sum(_shares(received.astype(messages.dtype)), messages)
-        return _where_received(count, mean, around)
+        return _where_received(count, mean, reference)
 
 
 @module
@@ -230,9 +230,9 @@ class WeightedMean(Aggregator):
 
     reference = "mcmahan2017"
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         count = _received(weights)[1]
-        return _where_received(count, _weighted_sum(_shares(weights), messages), around)
+        return _where_received(count, _weighted_sum(_shares(weights), messages), reference)
 
 
 @module
@@ -259,10 +259,10 @@ class Median(Aggregator):
     def tolerated(self, received: int) -> int:
         return (received - 1) // 2
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         (values,) = in_order(_with_missing_at_infinity(messages, received))
-        return _where_received(count, sorted_median(values, count), around)
+        return _where_received(count, sorted_median(values, count), reference)
 
 
 @module
@@ -379,7 +379,7 @@ class TrimmedMean(_OrderStatistics):
 
     reference = "yin2018"
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         cut = self._number_cut(count)
         (values,) = in_order(_with_missing_at_infinity(messages, received))
@@ -387,7 +387,7 @@ class TrimmedMean(_OrderStatistics):
             mean = self._weighted_mean(messages, weights, values, cut, clip=False)
         else:
             mean = _mean_of_ranks(values, cut, count - 1 - cut)
-        return _where_received(count, mean, around)
+        return _where_received(count, mean, reference)
 
 
 @module
@@ -422,18 +422,18 @@ class WinsorizedMean(_OrderStatistics):
 
     reference = ("dixon1960", "jung2025")
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         cut = self._number_cut(count)
         (values,) = in_order(_with_missing_at_infinity(messages, received))
         if self.weighted:
             mean = self._weighted_mean(messages, weights, values, cut, clip=True)
-            return _where_received(count, mean, around)
+            return _where_received(count, mean, reference)
         low = _mean_of_ranks(values, cut, cut)
         high = _mean_of_ranks(values, count - 1 - cut, count - 1 - cut)
         clipped = jnp.clip(values, low[:, None], high[:, None])
         mean = _mean_of_ranks(clipped, jnp.zeros_like(count), count - 1)
-        return _where_received(count, mean, around)
+        return _where_received(count, mean, reference)
 
 
 @module
@@ -484,7 +484,7 @@ class GeometricMedian(Aggregator):
         """Return the number of attackers tolerated where weights are equal."""
         return (received - 1) // 2
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         smoothing = jnp.asarray(self.smoothing, messages.dtype)
 
         def step(_, center: Array) -> Array:
@@ -498,7 +498,7 @@ class GeometricMedian(Aggregator):
 
         start = weighted_median(messages, weights)
         center = jax.lax.fori_loop(0, self.iterations, step, start)
-        return _where_received(_received(weights)[1], center, around)
+        return _where_received(_received(weights)[1], center, reference)
 
 
 @module
@@ -556,7 +556,7 @@ class MedianOfMeans(Aggregator):
     def tolerated(self, received: int) -> int | None:
         return self.median.tolerated(min(self.groups, received))
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         rank = jnp.cumsum(received, axis=1, dtype=jnp.int32) - 1
         among = jnp.minimum(count, self.groups)[:, None]
@@ -569,7 +569,7 @@ class MedianOfMeans(Aggregator):
         means = jnp.einsum("rgm,rmd->rgd", share, jnp.where(finite, messages, 0), precision=HIGHEST)
         spoiled = jnp.einsum("rgm,rmd->rgd", share, (~finite).astype(share.dtype)) > 0
         nonempty = jnp.any(inside, axis=2).astype(messages.dtype)
-        return self.median.combine(jnp.where(spoiled, jnp.inf, means), nonempty, around)
+        return self.median.combine(jnp.where(spoiled, jnp.inf, means), nonempty, reference)
 
 
 @module
@@ -620,7 +620,7 @@ class Krum(Aggregator):
     def tolerated(self, received: int) -> int:
         return max(min(self.attackers, (received - 3) // 2), 0)
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         senders = messages.shape[1]
         distances = _squared_distances(messages, received, count)
@@ -633,7 +633,7 @@ class Krum(Aggregator):
         best = jax.lax.top_k(-score, min(self.select, senders))[1]
         real = jnp.take_along_axis(received, best, axis=1).astype(messages.dtype)
         chosen = jnp.take_along_axis(messages, best[:, :, None], axis=1)
-        return _where_received(count, _weighted_sum(_shares(real), chosen), around)
+        return _where_received(count, _weighted_sum(_shares(real), chosen), reference)
 
 
 @module
@@ -679,7 +679,7 @@ class Bulyan(Aggregator):
     def tolerated(self, received: int) -> int:
         return max(min(self.attackers, (received - 3) // 4), 0)
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         received, count = _received(weights)
         chosen = jnp.maximum(count - 2 * self.attackers, 1)
         averaged = jnp.maximum(chosen - 2 * self.attackers, 1)
@@ -692,7 +692,7 @@ class Bulyan(Aggregator):
         distance = jnp.where(jnp.isfinite(values), jnp.abs(values - median[:, None]), jnp.inf)
         _, values = in_order(distance, values, keys=2)
         mean = _mean_of_ranks(values, jnp.zeros_like(count), averaged - 1)
-        return _where_received(count, mean, around)
+        return _where_received(count, mean, reference)
 
     def _select(
         self,
@@ -770,7 +770,7 @@ class CenteredClipping(Aggregator):
 
     .. math:: v\leftarrow v+\frac1n\sum_m(x_m-v)\min\{1,\tau/\|x_m-v\|\},
 
-    from ``v`` = ``around``. Weights only indicate which messages were received. Any share
+    from ``v`` = ``reference``. Weights only indicate which messages were received. Any share
     :math:`\delta` of attackers changes a step by at most :math:`\delta\tau`, compared with
     attackers that send ``v``; the proof of convergence holds for :math:`\delta\le1/10`,
     and requires a radius of the order of the spread of the honest messages, and momentum at the
@@ -800,25 +800,26 @@ class CenteredClipping(Aggregator):
         checks.positive("radius", self.radius)
         checks.count("iterations", self.iterations)
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         shares = _shares(_received(weights)[0].astype(messages.dtype))
 
         def step(_, center: Array) -> Array:
             return _clipped_mean(messages, shares, center, self.radius)
 
-        return jax.lax.fori_loop(0, self.iterations, step, around)
+        return jax.lax.fori_loop(0, self.iterations, step, reference)
 
 
 @module
 class NormClipping(Aggregator):
-    r"""The weighted mean of the messages, each clipped to a ball around ``around``.
+    r"""The weighted mean of the messages, each clipped to a ball around ``reference``.
 
     .. math:: v+\sum_mw_m(x_m-v)\min\{1,\tau/\|x_m-v\|\}\Big/\sum_mw_m,
 
-    where ``v`` is ``around``: the server's model, or the receiver's own (then it is self-centered
-    clipping). Weights are used. Attackers with a share :math:`\delta` of the weight change the
-    result by at most :math:`\delta\tau`, compared with attackers that send ``v``, in every round
-    and for any :math:`\delta`: a bound on their influence per round, not a breakdown point.
+    where ``v`` is ``reference``: the server's model, or the receiver's own (then it is
+    self-centered clipping). Weights are used. Attackers with a share :math:`\delta` of the weight
+    change the result by at most :math:`\delta\tau`, compared with attackers that send ``v``, in
+    every round and for any :math:`\delta`: a bound on their influence per round, not a breakdown
+    point.
 
     Args:
       radius: :math:`\tau>0`, in the units of the models.
@@ -841,8 +842,8 @@ class NormClipping(Aggregator):
     def validate(self) -> None:
         checks.positive("radius", self.radius)
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
-        return _clipped_mean(messages, _shares(weights), around, self.radius)
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
+        return _clipped_mean(messages, _shares(weights), reference, self.radius)
 
 
 @module
@@ -915,13 +916,13 @@ class FLTrust(Aggregator):
         if self.root is not None and self.root.dim != dim:
             raise ValueError(f"root's models have {self.root.dim} numbers, and a message {dim}.")
 
-    def combine(self, messages: Messages, weights: Weights, around: PerReceiver) -> PerReceiver:
+    def combine(self, messages: Messages, weights: Weights, reference: PerReceiver) -> PerReceiver:
         if self.root is None:
-            origin = jnp.zeros_like(around)
-            trusted = around
+            origin = jnp.zeros_like(reference)
+            trusted = reference
         else:
-            origin = around
-            trusted = jax.vmap(self._trained_on_root)(around) - around
+            origin = reference
+            trusted = jax.vmap(self._trained_on_root)(reference) - reference
         updates = jnp.where(weights[:, :, None] > 0, messages - origin[:, None], 0)
         length = norm(updates)
         trusted_length = norm(trusted)[:, None]
@@ -940,7 +941,7 @@ class FLTrust(Aggregator):
         scaled = jnp.where(trust > 0, trust * trusted_length / size, 0) / jnp.where(
             total > 0, total, 1
         )
-        return jnp.where(total > 0, origin + _weighted_sum(scaled, updates), around)
+        return jnp.where(total > 0, origin + _weighted_sum(scaled, updates), reference)
 
     def _trained_on_root(self, model: Float[Array, " dim"]) -> Float[Array, " dim"]:
         root = self.root

@@ -1,8 +1,8 @@
 r"""Attacks: false messages of clients that do not follow the protocol, and poisoned data.
 
 An attack defines the attackers and their messages. It replaces the rows of ``[senders, D]`` that
-attackers send, and leaves every other row bitwise unchanged. ``around`` is known to both ends: the
-model from which a message is a change; an attack on the change is relative to it.
+attackers send, and leaves every other row bitwise unchanged. ``reference`` is known to both ends:
+the model from which a message is a change; an attack on the change is relative to it.
 
 :class:`SignFlip`, :class:`LargeNoise` and :class:`ConstantMessage` use the attacker's own message
 only. :class:`ALittleIsEnough` and :class:`InnerProductManipulation` are *omniscient*: the attackers
@@ -148,7 +148,7 @@ def _check_mask(mask: Array, clients: int) -> None:
 
 @module
 class Attack:
-    """An attack on messages; subclass it and define :meth:`lie` for your own.
+    """An attack on messages; subclass it and define :meth:`forge` for your own.
 
     Args:
       attackers: ``[K]`` booleans, or zeros and ones; :func:`first` and :func:`random_attackers`
@@ -169,11 +169,11 @@ class Attack:
       >>> import jax, jax.numpy as jnp, fljax as fl
       >>> @fl.module
       ... class Silent(fl.attacks.Attack):
-      ...     def lie(self, key, messages, attacking, sending, around):
+      ...     def forge(self, key, messages, attacking, sending, reference):
       ...         return jnp.zeros_like(messages)
       >>> attack, messages = Silent([True, False]), jnp.array([[1.0], [2.0]])
-      >>> sending, around = jnp.ones(2, bool), jnp.zeros((1, 1))
-      >>> attack.say(jax.random.key(0), messages, attack.attackers, sending, around).tolist()
+      >>> sending, reference = jnp.ones(2, bool), jnp.zeros((1, 1))
+      >>> attack.corrupt(jax.random.key(0), messages, attack.attackers, sending, reference).tolist()
       [[0.0], [2.0]]
     """
 
@@ -189,7 +189,7 @@ class Attack:
         return self.attackers if np.ndim(self.attackers) == 2 else None
 
     @property
-    def liars(self) -> Array | np.ndarray:
+    def byzantine(self) -> Array | np.ndarray:
         """``[K]``, the clients that do not follow the protocol: none where links are attacked."""
         return np.zeros(len(self.attackers), bool) if self.links is not None else self.attackers
 
@@ -200,21 +200,21 @@ class Attack:
     def check_length(self, *lengths: int) -> None:
         """Raise ``ValueError`` unless its messages can have one of these lengths; any, here."""
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Reference:
-        """Return the false message that replaces each row; arguments as in :meth:`say`."""
+        """Return the false message that replaces each row; arguments as in :meth:`corrupt`."""
         raise NotImplementedError(
-            checks.missing_method_message(type(self), "lie", "what an attacker says")
+            checks.missing_method_message(type(self), "forge", "what an attacker sends")
         )
 
-    def say(
+    def corrupt(
         self,
         key: Key[Array, "*senders"],
         messages: Float[Array, "senders dim"],
         attacking: Bool[Array, " senders"],
         sending: Bool[Array, " senders"],
-        around: Float[Array, "#senders dim"],
+        reference: Float[Array, "#senders dim"],
     ) -> Float[Array, "senders dim"]:
         """Return the messages with the attackers' rows replaced, the others bitwise unchanged.
 
@@ -224,12 +224,12 @@ class Attack:
           messages: ``[M, D]``, the message that each sender would send if it were honest.
           attacking: ``[M]``, which rows belong to attackers.
           sending: ``[M]``, which rows are sent at all; attackers know only these honest messages.
-          around: ``[M, D]``, or ``[1, D]`` for all: the vector that both ends know.
+          reference: ``[M, D]``, or ``[1, D]`` for all: the vector that both ends know.
         """
-        lies = self.lie(key, messages, attacking, sending, around)
+        forged = self.forge(key, messages, attacking, sending, reference)
         shapes = messages.shape, (1, *messages.shape[1:])
-        lies = checks.returned(f"{type(self).__name__}.lie", lies, *shapes)
-        return jnp.where(attacking[:, None], lies, messages)
+        forged = checks.returned(f"{type(self).__name__}.forge", forged, *shapes)
+        return jnp.where(attacking[:, None], forged, messages)
 
 
 def _honest_mean(
@@ -242,7 +242,7 @@ def _honest_mean(
 
 @module
 class SignFlip(Attack):
-    r"""The change in the opposite direction, :math:`v-s(x-v)` with ``v`` = ``around``.
+    r"""The change in the opposite direction, :math:`v-s(x-v)` with ``v`` = ``reference``.
 
     Args:
       attackers: as in :class:`Attack`.
@@ -254,10 +254,11 @@ class SignFlip(Attack):
 
     Example:
       >>> rows, all_of = jnp.array([[1.0], [2.0]]), jnp.array([True, True])
+      >>> key = jax.random.key(0)
       >>> attack = SignFlip(first(1, 2), scale=3.0)
-      >>> attack.say(jax.random.key(0), rows, attack.attackers, all_of, jnp.ones((1, 1))).tolist()
+      >>> attack.corrupt(key, rows, attack.attackers, all_of, jnp.ones((1, 1))).tolist()
       [[1.0], [2.0]]
-      >>> attack.say(jax.random.key(0), rows, attack.attackers, all_of, jnp.zeros((1, 1))).tolist()
+      >>> attack.corrupt(key, rows, attack.attackers, all_of, jnp.zeros((1, 1))).tolist()
       [[-3.0], [2.0]]
 
     Reference:
@@ -271,10 +272,10 @@ class SignFlip(Attack):
         super().validate()
         checks.positive("scale", self.scale)
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Messages:
-        return around - jnp.asarray(self.scale, messages.dtype) * (messages - around)
+        return reference - jnp.asarray(self.scale, messages.dtype) * (messages - reference)
 
 
 @module
@@ -291,8 +292,8 @@ class LargeNoise(Attack):
 
     Example:
       >>> attack, rows = LargeNoise(first(1, 2), scale=1e3), jnp.zeros((2, 1))
-      >>> said = attack.say(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows)
-      >>> abs(said[0, 0]).item() > 1, said[1, 0].item()
+      >>> sent = attack.corrupt(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows)
+      >>> abs(sent[0, 0]).item() > 1, sent[1, 0].item()
       (True, 0.0)
 
     Reference:
@@ -306,8 +307,8 @@ class LargeNoise(Attack):
         super().validate()
         checks.positive("scale", self.scale)
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Messages:
         rows = jnp.arange(messages.shape[0], dtype=jnp.uint32)
         keys = key if key.ndim else jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
@@ -330,7 +331,7 @@ class ConstantMessage(Attack):
 
     Example:
       >>> attack, rows = ConstantMessage(first(1, 2), 7.0), jnp.zeros((2, 1))
-      >>> attack.say(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows).tolist()
+      >>> attack.corrupt(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows).tolist()
       [[7.0], [0.0]]
 
     Reference:
@@ -359,8 +360,8 @@ class ConstantMessage(Attack):
                 f"{allowed}; give one number, or one for each coordinate."
             )
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Messages:
         self.check_length(messages.shape[1])
         return jnp.broadcast_to(jnp.asarray(self.value, messages.dtype), messages.shape)
@@ -392,7 +393,8 @@ class ALittleIsEnough(Attack):
     Example:
       >>> attack = ALittleIsEnough(first(1, 3), deviations=2.0)
       >>> rows, all_of = jnp.array([[9.0], [1.0], [3.0]]), jnp.ones(3, bool)
-      >>> attack.say(jax.random.key(0), rows, attack.attackers, all_of, jnp.zeros((1, 1))).tolist()
+      >>> key = jax.random.key(0)
+      >>> attack.corrupt(key, rows, attack.attackers, all_of, jnp.zeros((1, 1))).tolist()
       [[0.0], [1.0], [3.0]]
 
     Reference:
@@ -407,8 +409,8 @@ class ALittleIsEnough(Attack):
         if self.deviations is not None:
             checks.positive("deviations", self.deviations)
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Reference:
         honest = sending & ~attacking
         mean = _honest_mean(messages, honest)
@@ -419,7 +421,7 @@ class ALittleIsEnough(Attack):
             )
         else:
             deviations = jnp.asarray(self.deviations, messages.dtype)
-        return jnp.where(jnp.any(honest), mean - deviations * spread, around)
+        return jnp.where(jnp.any(honest), mean - deviations * spread, reference)
 
 
 def _inconspicuous_deviations(senders: Array, honest: Array, dtype: DTypeLike) -> Float[Array, ""]:
@@ -447,7 +449,8 @@ class InnerProductManipulation(Attack):
     Example:
       >>> attack = InnerProductManipulation(first(1, 3), scale=0.5)
       >>> rows, all_of = jnp.array([[9.0], [1.0], [3.0]]), jnp.ones(3, bool)
-      >>> attack.say(jax.random.key(0), rows, attack.attackers, all_of, jnp.ones((1, 1))).tolist()
+      >>> key = jax.random.key(0)
+      >>> attack.corrupt(key, rows, attack.attackers, all_of, jnp.ones((1, 1))).tolist()
       [[0.5], [1.0], [3.0]]
 
     Reference:
@@ -461,11 +464,11 @@ class InnerProductManipulation(Attack):
         super().validate()
         checks.positive("scale", self.scale)
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Reference:
-        change = _honest_mean(messages - around, sending & ~attacking)
-        return around - jnp.asarray(self.scale, messages.dtype) * change
+        change = _honest_mean(messages - reference, sending & ~attacking)
+        return reference - jnp.asarray(self.scale, messages.dtype) * change
 
 
 @module
@@ -497,8 +500,8 @@ class DenialOfService(Attack):
       >>> steep = np.array([[[1.0, 0.0], [0.0, 3.0]]] * 2)  # the loss grows along the second
       >>> problem = fl.problems.Problem(steep, np.zeros((2, 2)), fl.problems.LeastSquares())
       >>> attack, rows = DenialOfService(first(1, 2), problem, radius=5.0), jnp.zeros((2, 2))
-      >>> said = attack.say(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows)
-      >>> [round(abs(v), 1) for v in said[0].tolist()]
+      >>> sent = attack.corrupt(jax.random.key(0), rows, attack.attackers, rows[:, 0] == 0, rows)
+      >>> [round(abs(v), 1) for v in sent[0].tolist()]
       [0.0, 5.0]
 
     Reference:
@@ -526,13 +529,13 @@ class DenialOfService(Attack):
                 "models."
             )
 
-    def lie(
-        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, around: Reference
+    def forge(
+        self, key: Keys, messages: Messages, attacking: Mask, sending: Mask, reference: Reference
     ) -> Reference:
         honest = sending & ~attacking
-        center = jnp.where(jnp.any(honest), _honest_mean(messages, honest), around[:1])
+        center = jnp.where(jnp.any(honest), _honest_mean(messages, honest), reference[:1])
         radius = jnp.asarray(self.radius, messages.dtype)
-        honest_clients = ~jnp.asarray(self.liars)
+        honest_clients = ~jnp.asarray(self.byzantine)
 
         def on_sphere(direction: Array) -> Array:
             return center + radius * direction / jnp.maximum(norm(direction), _TINY)[:, None]
@@ -588,11 +591,11 @@ def poison_labels(
         loss = problem.loss
         flip = (lambda y: loss.classes - 1 - y) if isinstance(loss, Softmax) else jnp.negative
     targets = problem.targets
-    lies = checks.returned("flip", flip(targets), targets.shape)
-    if checks.is_concrete(targets) and checks.is_concrete(mask) and checks.is_concrete(lies):
-        targets = np.where(np.asarray(mask)[:, None], np.asarray(lies), np.asarray(targets))
+    flipped = checks.returned("flip", flip(targets), targets.shape)
+    if checks.is_concrete(targets) and checks.is_concrete(mask) and checks.is_concrete(flipped):
+        targets = np.where(np.asarray(mask)[:, None], np.asarray(flipped), np.asarray(targets))
     else:
-        targets = jnp.where(jnp.asarray(mask)[:, None], lies, targets)
+        targets = jnp.where(jnp.asarray(mask)[:, None], flipped, targets)
     return _poisoned(problem, targets=targets)
 
 

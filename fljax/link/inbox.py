@@ -224,13 +224,13 @@ class Inbox:
     def _false_messages(self, over: Graph | Combination) -> Array | float:
         if self._falsified is None:
             return 0.0
-        links, lies = self._falsified
+        links, forged = self._falsified
         entries, _ = over.entries.scaled(lambda receiver, sender: links[receiver, sender])
         if self._ages is not None:
             pairs = zip(entries.parts, self._ages, strict=True)
             bound = self._past.shape[0]
             entries = entries.with_weights([jnp.where(a < bound, p.weights, 0) for p, a in pairs])
-        return entries.sum(lies - self._sent)
+        return entries.sum(forged - self._sent)
 
     def _noise_of_edges(self, over: Graph | Combination) -> Array | float:
         if self._noise is None:
@@ -339,10 +339,10 @@ class Inbox:
         rows = jnp.where(received, ((self._newest - age) % bound) * nodes + neighbors, 0)
         flat = self._past.reshape(bound * nodes, -1)
         if self._falsified is not None:  # false messages are of this round
-            links, lies = self._falsified
+            links, forged = self._falsified
             falsified = jnp.take_along_axis(links, neighbors, axis=1)
             rows = jnp.where(received & falsified, len(flat) + neighbors, rows)
-            flat = jnp.concatenate([flat, lies])
+            flat = jnp.concatenate([flat, forged])
         edge_weights = weights.astype(self._sent.dtype)
 
         def delivered(receiver: Array, messages: Array) -> Array:

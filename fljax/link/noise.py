@@ -101,7 +101,7 @@ class Noise(Perturbation):
     def validate(self) -> None:
         super().validate()
         cls = type(self)
-        if cls.said is Noise.said and cls.over_edges is Noise.over_edges:
+        if cls.perturb is Noise.perturb and cls.over_edges is Noise.over_edges:
             raise TypeError(
                 f"{cls.__name__} adds nothing to any message; take fljax.link.PerMessage, PerEdge, "
                 "GraphHomomorphic or LocalGraphHomomorphic, or give your class a method said or "
@@ -121,13 +121,13 @@ class Noise(Perturbation):
                 "it out, or add edges."
             )
 
-    def said(
+    def perturb(
         self, key: Array, message: Float[Array, "nodes dim"]
     ) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"] | None]:
         """Return the messages to all neighbors, and the vector that senders subtract at home."""
         return message, None
 
-    def kept(self, key: Array, message: Float[Array, "nodes dim"]) -> Float[Array, "nodes dim"]:
+    def own_part(self, key: Array, message: Float[Array, "nodes dim"]) -> Float[Array, "nodes dim"]:
         """Return a node's own part in its combination: its message without noise."""
         return message
 
@@ -197,7 +197,7 @@ class PerMessage(Noise):
       ((1000, 10), True)
     """
 
-    def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
+    def perturb(self, key: Array, message: Array) -> tuple[Array, Array | None]:
         return self.added(key, message), None
 
 
@@ -239,7 +239,7 @@ class PerEdge(Noise):
         keys = jax.vmap(lambda sender: jax.random.fold_in(receiver_key, sender))(senders)
         return jax.vmap(lambda k: self.draw(k, (dim,), weights.dtype))(keys)
 
-    def kept(self, key: Array, message: Array) -> Array:
+    def own_part(self, key: Array, message: Array) -> Array:
         if not self.own:
             return message
         nodes, dim = message.shape
@@ -306,7 +306,7 @@ class GraphHomomorphic(Noise):
     def cancels(self) -> Literal["network"]:
         return "network"
 
-    def said(self, key: Array, message: Array) -> tuple[Array, Array | None]:
+    def perturb(self, key: Array, message: Array) -> tuple[Array, Array | None]:
         sent = self.added(key, message)
         return sent, sent - message
 

@@ -136,7 +136,7 @@ class OutgoingMessages:
     def send(
         self,
         message: Float[Array, "senders dim"],
-        around: Float[Array, " dim"] | None = None,
+        reference: Float[Array, " dim"] | None = None,
         clients: Int[Array, " senders"] | None = None,
         sending: Bool[Array, " senders"] | None = None,
         *,
@@ -154,7 +154,7 @@ class OutgoingMessages:
 
         Args:
           message: ``[M, D]``.
-          around: ``[D]``, public: differences from it are compressed; zero by default.
+          reference: ``[D]``, public: differences from it are compressed; zero by default.
           clients: ``[M]``, the clients of the rows, each at most once among the senders (a
             budget records each row); all of them, in order, by default.
           sending: ``[M]``, which of the rows are sent; all by default.
@@ -220,13 +220,13 @@ class OutgoingMessages:
             )
         else:
             message = self._send_unprotected(message, "a message")
-        if around is None:
-            around = jnp.zeros(message.shape[1:], message.dtype)
+        if reference is None:
+            reference = jnp.zeros(message.shape[1:], message.dtype)
         agreed = self._agree_on_masks(clients, sending, message.shape[1], message.dtype)
-        message = self._encode(message, clients, around[None], compression, step_size)
+        message = self._encode(message, clients, reference[None], compression, step_size)
         if agreed is not None:
-            return self._hide(message, around, sending, agreed)
-        return self._apply_attack(message, clients, sending, around[None])
+            return self._hide(message, reference, sending, agreed)
+        return self._apply_attack(message, clients, sending, reference[None])
 
     def _of_existing_clients(
         self, clients: Int[Array, " rows"], sending: Array | np.ndarray, once: bool = True
@@ -470,7 +470,7 @@ class OutgoingMessages:
         if attack is None or attack.links is not None:
             return message
         attacking = jnp.asarray(attack.attackers)[clients] & sending
-        return attack.say(self._keys("attack", clients), message, attacking, sending, reference)
+        return attack.corrupt(self._keys("attack", clients), message, attacking, sending, reference)
 
     def _keys(self, purpose: str, clients: Int[Array, " some"]) -> Array:
         """One key per client, whichever row it has."""

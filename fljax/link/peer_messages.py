@@ -79,8 +79,8 @@ class PeerMessages(OutgoingMessages):
         if self._stages.noise is not None:
             self._used.add("noise")
             key = jax.random.fold_in(self.key("noise"), self._sent)
-            sent, cancelled = self._stages.noise.said(key, perturbed)
-            own_vectors = self._stages.noise.kept(key, perturbed)
+            sent, cancelled = self._stages.noise.perturb(key, perturbed)
+            own_vectors = self._stages.noise.own_part(key, perturbed)
             added = self._stages.noise, key
         bound = 1 if past is None else past.shape[0]
         if past is not None:
@@ -123,8 +123,8 @@ class PeerMessages(OutgoingMessages):
         everyone = jnp.arange(self._clients, dtype=jnp.int32)
         keys = self._keys("attack", everyone)
         nobody = jnp.zeros(self._clients, bool)
-        lies = attack.lie(keys, sent, nobody, self.available, jnp.zeros_like(sent[:1]))
-        return jnp.asarray(attack.links), jnp.broadcast_to(lies, sent.shape)
+        forged = attack.forge(keys, sent, nobody, self.available, jnp.zeros_like(sent[:1]))
+        return jnp.asarray(attack.links), jnp.broadcast_to(forged, sent.shape)
 
     def _copy_ages(self, bound: int) -> list[Int[Array, "rows slots"]] | None:
         """The age of the copy that is received over each edge; ``bound``: none."""

@@ -119,7 +119,7 @@ class ServerMessages(OutgoingMessages):
     def average(
         self,
         learn: Callable[[Int[Array, " group"] | None], Any],
-        around: Float[Array, " dim"],
+        reference: Float[Array, " dim"],
         *,
         at_once: Callable[[], Float[Array, " dim"]] | None = None,
         step_size: Array | float | None = None,
@@ -130,32 +130,32 @@ class ServerMessages(OutgoingMessages):
           learn: function from client numbers to their models; or, from ``None``, to the models of
             all clients and their ``rounding`` as of :meth:`send`. The models are sent, perturbed if
             there is a budget.
-          around: ``[D]``, the server's model; it is kept where nothing arrives.
+          reference: ``[D]``, the server's model; it is kept where nothing arrives.
           at_once: computes the mean directly, where this costs less than single models: used
             where no stage changes them.
           step_size: as of :meth:`collect`.
         """
         if at_once is not None and self.exact:
-            self._count_sent(jnp.sum(self._receivers), len(around), None)
+            self._count_sent(jnp.sum(self._receivers), len(reference), None)
             return at_once()
         if self.whole or self.private:
             models, rounding = learn(None)
             sent = self.send(
                 models,
-                around,
+                reference,
                 sending=None if self._everyone else self.available,
                 step_size=step_size,
                 rounding=rounding,
             )
-            return self.mean(sent, around)
+            return self.mean(sent, reference)
         # Only available clients compute, and the average is over the messages that arrive.
-        return self.collect(learn, self.available, around, step_size=step_size).move(around)
+        return self.collect(learn, self.available, reference, step_size=step_size).move(reference)
 
     def collect(
         self,
         message: Float[Array, "senders numbers"] | MessageFunction,
         senders: Bool[Array, " senders"],
-        around: Float[Array, "*servers dim"],
+        reference: Float[Array, "*servers dim"],
         *,
         at: Int[Array, "senders numbers"] | IndexFunction | None = None,
         weights: Float[Array, " senders"] | None = None,
@@ -184,7 +184,7 @@ class ServerMessages(OutgoingMessages):
           message: ``[M, D]``; or, where it is expensive to compute, a function from some rows to
             their messages, ``[group, D]``: on a CPU it is called for the senders only, in groups.
           senders: ``[M]``, which rows are sent.
-          around: ``[D]``, known to both ends, differences from it are compressed: the
+          reference: ``[D]``, known to both ends, differences from it are compressed: the
             server's model, or zero for messages that are not models. For several servers
             ``[P, D]``: clients send to their own, and sums are over its clients.
           at: ``[M, size]``, which parameters a message holds, if not all: then the message is
@@ -192,8 +192,8 @@ class ServerMessages(OutgoingMessages):
           weights: :math:`\omega_k`, one by default.
           normalized: whether weights are divided by their sum; if not,
             :math:`a_i=\alpha_l\omega_k`, for weights that are normalized over all clients and not
-            only over the arrivals, and the sum is over differences from ``around`` at the time of
-            sending.
+            only over the arrivals, and the sum is over differences from ``reference`` at the time
+            of sending.
           discount: :math:`\alpha_l=\mathrm{discount}^l`; or :math:`\alpha` itself, one entry for
             each of the delay law's lags, or a function of them.
           per_delay: as above.
@@ -209,7 +209,7 @@ class ServerMessages(OutgoingMessages):
           numbers: ``[M]``, how many numbers each message has, where fewer than in its row suffice
             and their count depends on the data; the traffic counts them.
           factors: ``[M]``, by which the server multiplies the difference of each message from
-            ``around``, for messages that are based on old models.
+            ``reference``, for messages that are based on old models.
 
         Raises:
           ValueError: where messages are perturbed at their senders; under a trusted server's
@@ -226,9 +226,9 @@ class ServerMessages(OutgoingMessages):
         # Encode
         rows = jnp.arange(len(senders), dtype=jnp.int32)
         clients = rows if clients is None else clients
-        addresses = self._addresses(clients, around, at)
+        addresses = self._addresses(clients, reference, at)
         first = jax.eval_shape(addresses.parameters, rows[:1])
-        length = around.shape[-1] if first is None else first.shape[1]
+        length = reference.shape[-1] if first is None else first.shape[1]
         if compression is not None:
             compression.check(length)
         senders = self._of_existing_clients(clients, senders)
@@ -241,11 +241,11 @@ class ServerMessages(OutgoingMessages):
             weights = self._send_unprotected(weights, "weights of messages")
         if numbers is None:
             sent = jnp.sum(senders, dtype=jnp.int32)
-            self._count_sent(sent, length, compression, around.dtype)
+            self._count_sent(sent, length, compression, reference.dtype)
         else:
             numbers = self._send_unprotected(numbers, "how many numbers messages have")
             self._count_varying(senders, numbers, up=WORD)
-        agreed = self._agree_on_masks(clients, senders, around.shape[-1], around.dtype)
+        agreed = self._agree_on_masks(clients, senders, reference.shape[-1], reference.dtype)
 
         def encode(rows: Array) -> Array:
             values = message(rows) if callable(message) else message[rows]
@@ -256,8 +256,10 @@ class ServerMessages(OutgoingMessages):
             )
 
         if agreed is not None:
-            alpha = _discounts(discount, delays, around.dtype)[0]  # no message is late under masks
-            return self._masked_sum(encode, senders, agreed, around, weights, alpha, normalized)
+            alpha = _discounts(discount, delays, reference.dtype)[
+                0
+            ]  # no message is late under masks
+            return self._masked_sum(encode, senders, agreed, reference, weights, alpha, normalized)
         sent_rows = self._with_attack(encode, rows, clients, senders, addresses)
         if factors is not None:
             sent_rows = _discounted(sent_rows, factors, addresses)
@@ -271,9 +273,11 @@ class ServerMessages(OutgoingMessages):
         # Combine
         if trusted:
             return self._release_sum(sent_rows, senders, arriving, addresses, clients)
-        alpha = _discounts(discount, delays, around.dtype)
+        alpha = _discounts(discount, delays, reference.dtype)
         if self._stages.aggregation is None:
-            weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(around.dtype)
+            weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(
+                reference.dtype
+            )
             return self._sum_arrivals(
                 sent_rows,
                 senders,
@@ -288,7 +292,7 @@ class ServerMessages(OutgoingMessages):
             )
         if self._stages.delays is None:
             models = addresses.completed(rows, sent_rows(rows))
-            return self._aggregate(models, arriving, around, addresses.of_row, weights)
+            return self._aggregate(models, arriving, reference, addresses.of_row, weights)
         if weights is not None:
             raise ValueError(
                 "late messages that an aggregator combines count alike; leave out delays=, "
@@ -639,38 +643,38 @@ class ServerMessages(OutgoingMessages):
     # After sending ------------------------------------------------------------------------------
 
     def mean(
-        self, said: Float[Array, "clients dim"] | Masked, around: Float[Array, " dim"]
+        self, sent: Float[Array, "clients dim"] | Masked, reference: Float[Array, " dim"]
     ) -> Float[Array, " dim"]:
         """Return the server's mean, or its aggregate, of the messages of available clients.
 
         Args:
-          said: ``[K, D]``, what :meth:`send` returned.
-          around: ``[D]``, the server's vector; it is kept where nothing arrives.
+          sent: ``[K, D]``, what :meth:`send` returned.
+          reference: ``[D]``, the server's vector; it is kept where nothing arrives.
         """
-        if isinstance(said, Masked):
-            means, count = said.means()
-            return jnp.where(count[0] > 0, means[0], around)
+        if isinstance(sent, Masked):
+            means, count = sent.means()
+            return jnp.where(count[0] > 0, means[0], reference)
         if self._everyone and self._stages.losses is None and self._stages.aggregation is None:
-            return jnp.mean(said, axis=0)
-        cell = jnp.zeros(len(said), jnp.int32)
+            return jnp.mean(sent, axis=0)
+        cell = jnp.zeros(len(sent), jnp.int32)
         participants = Participants(None, self.available)
-        mean, present = self._cell_means(said, cell, 1, len(said), participants, around[None])
-        return jnp.where(present[0] > 0, mean[0], around)
+        mean, present = self._cell_means(sent, cell, 1, len(sent), participants, reference[None])
+        return jnp.where(present[0] > 0, mean[0], reference)
 
-    def known(
-        self, said: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
+    def stored(
+        self, sent: Float[Array, "clients dim"], before: Float[Array, "clients dim"]
     ) -> Float[Array, "clients dim"]:
         """Return each client's last message at a server that stores them, after this round.
 
         Args:
-          said: ``[K, D]``, what :meth:`send` returned.
+          sent: ``[K, D]``, what :meth:`send` returned.
           before: ``[K, D]``, the stored messages; they stay for clients whose message does not
             arrive.
 
         Raises:
           ValueError: masked messages, which a server cannot read.
         """
-        if isinstance(said, Masked):
+        if isinstance(sent, Masked):
             raise ValueError(
                 "a server that stores single messages cannot do so under masks=; leave them out."
             )
@@ -678,7 +682,7 @@ class ServerMessages(OutgoingMessages):
         works = self._working_links()
         if works is not None:
             arrived = arrived & works[0]
-        return jnp.where(arrived[:, None], said, before)
+        return jnp.where(arrived[:, None], sent, before)
 
     def arrived(self, participants: Participants) -> Bool[Array, " chosen"]:
         """Return which participants' messages of this round arrive at their server."""
@@ -689,42 +693,42 @@ class ServerMessages(OutgoingMessages):
 
     def cell_means(
         self,
-        said: Float[Array, "chosen dim"] | Masked,
+        sent: Float[Array, "chosen dim"] | Masked,
         cluster: Int[Array, " chosen"],
         clusters: int,
         participants: Participants,
-        around: Float[Array, "servers clusters dim"],
+        reference: Float[Array, "servers clusters dim"],
     ) -> tuple[Float[Array, "servers clusters dim"], Float[Array, "servers clusters 1"]]:
         """Return each server's mean of the messages of its participants of each cluster, zero where
         there is none, and whether there is one (1 or 0); an aggregator replaces the mean.
 
         Args:
-          said: ``[M, D]``, as :meth:`send` returned it, or computed from that by a server.
+          sent: ``[M, D]``, as :meth:`send` returned it, or computed from that by a server.
           cluster: ``[M]``.
           clusters: ``Q``.
           participants: the participants of the rows.
-          around: ``[P, Q, D]``, the vectors of the servers.
+          reference: ``[P, Q, D]``, the vectors of the servers.
 
         Raises:
           ValueError: several clusters of masked messages, which are one sum at each server.
         """
         network = self._network
         assert isinstance(network, Federation)
-        if isinstance(said, Masked):
+        if isinstance(sent, Masked):
             if clusters > 1:
                 raise ValueError(
                     f"masks cancel in the sum of a server's messages, not in each of {clusters} "
                     "clusters; leave out masks=."
                 )
-            means, count = said.means()
+            means, count = sent.means()
             present = (count > 0).astype(means.dtype)
             return means[:, None], present[:, None, None]
         server = participants.take(jnp.asarray(network.server, jnp.int32))
         cells = network.servers * clusters
         cell = server * clusters + cluster
-        most = min(len(said), int(network.sizes.max()))
+        most = min(len(sent), int(network.sizes.max()))
         mean, present = self._cell_means(
-            said, cell, cells, most, participants, around.reshape(cells, -1)
+            sent, cell, cells, most, participants, reference.reshape(cells, -1)
         )
         shape = (network.servers, clusters, -1)
         return mean.reshape(shape), present.reshape(shape)
@@ -839,8 +843,8 @@ class ServerMessages(OutgoingMessages):
             return over(models)
         self._used.add("noise")
         key = self.key("noise")
-        noisy, cancelled = noise.said(key, models)
-        kept_models = noise.kept(key, models)
+        noisy, cancelled = noise.perturb(key, models)
+        kept_models = noise.own_part(key, models)
         inbox = Inbox(
             network.graph, noisy, own_vectors=kept_models, cancelled=cancelled, noise=(noise, key)
         )

@@ -351,7 +351,7 @@ class Masked:
       words: ``[M, D]``, the integers that the servers receive.
       summed: ``[M]``, which of them arrive and are in a sum that is decoded.
       server: ``[M]``, the server that each is sent to.
-      around: ``[D]``, the vector from which messages are differences.
+      reference: ``[D]``, the vector from which messages are differences.
       masks: the protocol.
       servers: number of servers.
       most: clients at one server, at most.
@@ -360,7 +360,7 @@ class Masked:
     words: Array
     summed: Array
     server: Array
-    around: Array
+    reference: Array
     masks: SecureAggregation
     servers: int = static()
     most: int = static()
@@ -372,10 +372,10 @@ class Masked:
         """Return the mean of each server's messages, and how many are in it; zero where none is."""
         integers = jnp.where(self.summed[:, None], self.words, self.words.dtype.type(0))
         total = self.masks.sums(integers, self.server, self.servers)
-        total = self.masks.decode(total, self.most, self.around.dtype)
+        total = self.masks.decode(total, self.most, self.reference.dtype)
         count = jax.ops.segment_sum(self.summed.astype(jnp.int32), self.server, self.servers)
         divisor = jnp.maximum(count, 1).astype(total.dtype)[:, None]
-        mean = self.around[None] + total / divisor
+        mean = self.reference[None] + total / divisor
         return jnp.where(count[:, None] > 0, mean, 0), count
 
 

@@ -404,7 +404,7 @@ def evaluate_metrics(
     shared = model if model.ndim == 1 else None
     if not isinstance(model, ServerRows):
         model = jnp.broadcast_to(model, (problem.clients, model.shape[-1]))
-    honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars)
+    honest = None if simulation.attack is None else ~jnp.asarray(simulation.attack.byzantine)
     problem = problem.at(round) if problem.online else problem.judged
     now = Snapshot(
         problem,

@@ -234,7 +234,7 @@ class Simulation:
         arrays = (attack.attackers,) if graph is None else (attack.attackers, graph.degree)
         if not all(map(checks.is_concrete, arrays)):
             return
-        attacking = np.asarray(attack.liars)
+        attacking = np.asarray(attack.byzantine)
         if aggregator.withstands_weights and self._warn_of_weights(aggregator, attack):
             return
         if graph is not None:
@@ -252,11 +252,11 @@ class Simulation:
             receivers = zip(network.sizes, false_count, strict=True)
         else:
             receivers = [(len(attacking), attacking.sum())]
-        for count, liars in {(int(count), int(liars)) for count, liars in receivers}:
+        for count, attackers in {(int(count), int(false)) for count, false in receivers}:
             tolerated = aggregator.tolerated(count)
-            if tolerated is not None and liars > tolerated:
+            if tolerated is not None and attackers > tolerated:
                 warnings.warn(
-                    f"a receiver may get messages of {liars} attackers among {count}, but "
+                    f"a receiver may get messages of {attackers} attackers among {count}, but "
                     f"{type(aggregator).__name__} withstands only {tolerated} (its breakdown "
                     f"point, a share of {tolerated / count:.2g}): the attackers may move its "
                     "result anywhere. Give it a larger number of attackers to withstand, let "
@@ -270,7 +270,7 @@ class Simulation:
         """Return whether the weights of messages are known; then warn where attackers may have half
         of those of an honest receiver.
         """
-        attacking = np.asarray(attack.liars)
+        attacking = np.asarray(attack.byzantine)
         weights = self._weights_at_receivers(len(attacking))
         if weights is None:
             return False

@@ -1072,7 +1072,7 @@ def _vanishes(power: Array) -> Array:
 
 
 class _RoundMaps(NamedTuple):
-    """Affine map of a node's error ``(w - around, 1)`` in a round: its mean and covariance."""
+    """Affine map of a node's error ``(w - reference, 1)`` in a round: its mean and covariance."""
 
     mean: Array  # [P, D+1, D+1]  E M
     #: [P, (D+1)^2, (D+1)^2]  E M (x) M - E M (x) E M, M (x) M acting on second moments
@@ -1341,7 +1341,7 @@ class _Asynchronous(NamedTuple):
 
 
 class SteadyState(NamedTuple):
-    """Steady-state moments of the models, as errors ``w_p - around``."""
+    """Steady-state moments of the models, as errors ``w_p - reference``."""
 
     mean: Array  # [P, D]  of the errors: the bias
     covariance: Array  # [P, D, P, D]  of the errors
@@ -1413,9 +1413,9 @@ def _recursion(
     reference = minimizer(problem) if reference is None else jnp.asarray(reference, problem.dtype)
     if reference.shape != (problem.dim,):
         raise ValueError(
-            f"around must be a model of shape {(problem.dim,)}, got {reference.shape}."
+            f"reference must be a model of shape {(problem.dim,)}, got {reference.shape}."
         )
-    checks.finite("around", reference)
+    checks.finite("reference", reference)
     noises = simulation.noise, simulation.upload_noise
     recursion, weights = _build_recursion(
         problem, algorithm, network, *noises, draws, reference, absence
@@ -1555,7 +1555,9 @@ def _build_recursion(
 
 
 @checked
-def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = None) -> SteadyState:
+def steady_state(
+    simulation: Simulation, reference: Float[Array, " dim"] | None = None
+) -> SteadyState:
     r"""Exact mean and covariance of the models in the steady state.
 
     With :math:`M_p` the affine map of a node's round (draws of clients, then of samples in each of
@@ -1579,7 +1581,7 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
       simulation: a simulation of an algorithm supported by :func:`sampling`, with a constant step
         size, with or without noise between peers or on uploads, and with no other stages. Its
         problem has a squared loss and a squared regularizer, or none.
-      around: the reference of the errors, ``[D]``; the minimizer of the problem by default.
+      reference: the reference of the errors, ``[D]``; the minimizer of the problem by default.
 
     Returns:
       The steady state; covariances are infinite if the recursion has no steady state in the mean
@@ -1601,7 +1603,7 @@ def steady_state(simulation: Simulation, around: Float[Array, " dim"] | None = N
       >>> bool(state.centroid < state.individual)
       True
     """
-    recursion, weights, _ = _recursion(simulation, around)
+    recursion, weights, _ = _recursion(simulation, reference)
     mean, covariance = _fixed_point(recursion)
     return _model_moments(mean, covariance, weights, simulation.problem.dim)
 
@@ -1707,14 +1709,14 @@ def neighbor_importance(simulation: Simulation, turns: int = 4) -> Float[Array, 
 
 @checked
 def learning_curve(
-    simulation: Simulation, rounds: int, around: Float[Array, " dim"] | None = None
+    simulation: Simulation, rounds: int, reference: Float[Array, " dim"] | None = None
 ) -> Curves:
     """Exact mean-square deviations after each round, from the start of the simulation.
 
     Args:
       simulation: as for :func:`steady_state`.
       rounds: ``T``.
-      around: as for :func:`steady_state`.
+      reference: as for :func:`steady_state`.
 
     Raises: as for :func:`steady_state`.
 
@@ -1731,13 +1733,13 @@ def learning_curve(
       ((50,), True)
     """
     checks.count("rounds", rounds)
-    recursion, weights, around = _recursion(simulation, around)
+    recursion, weights, reference = _recursion(simulation, reference)
     problem = simulation.problem
     nodes = len(weights)
     start = start_models(problem)
     if not isinstance(simulation.algorithm, PEERS):
         start = jnp.broadcast_to(server_start(problem)[None], (nodes, problem.dim))
-    return _iterate_moments(recursion, weights, start - around[None], rounds=rounds)
+    return _iterate_moments(recursion, weights, start - reference[None], rounds=rounds)
 
 
 @functools.partial(jax.jit, static_argnames="rounds")

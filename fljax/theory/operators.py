@@ -110,7 +110,7 @@ class Evidence(NamedTuple):
 @checked
 def lipschitz(
     operator: Callable,
-    around: Float[Array, "clients dim"],
+    center: Float[Array, "clients dim"],
     key: Key[Array, ""],
     scale: Float[Array, ""] | float = 1.0,
     pairs: int = 64,
@@ -122,7 +122,7 @@ def lipschitz(
       operator: :math:`\mathcal F`, traceable, on models ``[K, D]``; if it is a pytree
         (:func:`operator`, a :func:`fljax.module`, :class:`jax.tree_util.Partial`), it is not
         recompiled when its numbers change.
-      around: the mean of the points that are evaluated, ``[K, D]``, such as a solution.
+      center: the mean of the points that are evaluated, ``[K, D]``, such as a solution.
       key: PRNG key of the draws.
       scale: standard deviation of the points, > 0.
       pairs: number of random pairs; each is evaluated in twenty further directions.
@@ -142,14 +142,14 @@ def lipschitz(
       >>> round(float(bound.factor), 4)
       0.5
     """
-    return _worst(operator, around, key, scale, pairs, norm, jnp.inf)
+    return _worst(operator, center, key, scale, pairs, norm, jnp.inf)
 
 
 @checked
 def contractive(
     operator: Callable,
     factor: Float[Array, ""] | float,
-    around: Float[Array, "clients dim"],
+    center: Float[Array, "clients dim"],
     key: Key[Array, ""],
     scale: Float[Array, ""] | float = 1.0,
     pairs: int = 64,
@@ -160,7 +160,7 @@ def contractive(
     Args:
       operator: as for :func:`lipschitz`.
       factor: :math:`\kappa`, in [0, 1]; with one, whether the operator is non-expansive.
-      around: as for :func:`lipschitz`.
+      center: as for :func:`lipschitz`.
       key: as for :func:`lipschitz`.
       scale: as for :func:`lipschitz`.
       pairs: as for :func:`lipschitz`.
@@ -171,22 +171,22 @@ def contractive(
 
     Example:
       >>> import jax, jax.numpy as jnp, fljax as fl
-      >>> around, key = jnp.zeros((3, 2)), jax.random.key(0)
+      >>> center, key = jnp.zeros((3, 2)), jax.random.key(0)
       >>> def halved(w):
       ...     return 0.5 * w
-      >>> bool(fl.theory.operators.contractive(halved, 0.6, around, key).violated)
+      >>> bool(fl.theory.operators.contractive(halved, 0.6, center, key).violated)
       False
-      >>> bool(fl.theory.operators.contractive(halved, 0.4, around, key).violated)
+      >>> bool(fl.theory.operators.contractive(halved, 0.4, center, key).violated)
       True
     """
     checks.interval("factor", factor, at_least=0, at_most=1)
-    return _worst(operator, around, key, scale, pairs, norm, factor)
+    return _worst(operator, center, key, scale, pairs, norm, factor)
 
 
 @checked
 def firmly_non_expansive(
     operator: Callable,
-    around: Float[Array, "clients dim"],
+    center: Float[Array, "clients dim"],
     key: Key[Array, ""],
     scale: Float[Array, ""] | float = 1.0,
     pairs: int = 64,
@@ -213,7 +213,7 @@ def firmly_non_expansive(
       True
     """
     reflected = Partial(_reflected, _as_tree(operator))
-    return _worst(reflected, around, key, scale, pairs, "euclidean", 1.0)
+    return _worst(reflected, center, key, scale, pairs, "euclidean", 1.0)
 
 
 def _reflected(operator: Operator, models: Array) -> Array:
@@ -234,7 +234,7 @@ def _worst(
     norm: str,
     bound: Array | float,
 ) -> Evidence:
-    checks.finite("around", center)
+    checks.finite("center", center)
     checks.positive("scale", scale)
     checks.count("pairs", pairs)
     checks.choice("norm", norm, NORMS)

@@ -182,23 +182,23 @@ def noise_constant(
 class Transcript(NamedTuple):
     """Models and messages of the clients in a run; rounds 0, 1, ..., R on the first axis.
 
-    An eavesdropper, and the honest but curious neighbor of every client, observes ``heard`` and
+    An eavesdropper, and the honest but curious neighbor of every client, observes ``sent`` and
     nothing else (sections 2.4 and 2.4.2). ``model`` and ``noise`` must remain private.
     """
 
     model: Array  # [R+1, K, D]  w_k
-    heard: Array  # [R+1, K, D]  w~_k, the public part
+    sent: Array  # [R+1, K, D]  w~_k, the public part
     dual: Array | None  # [R+1, K, D]  gamma_k; None if the algorithm has no dual
 
     @property
     def noise(self) -> Float[Array, "rounds clients dim"]:
         r""":math:`\xi_k^{(n)}=\tilde w_k^{(n)}-w_k^{(n)}`, zero in round 0."""
-        return self.heard - self.model
+        return self.sent - self.model
 
     @property
     def horizon(self) -> int:
         """``T``, the last round that has a successor."""
-        return self.heard.shape[0] - 2
+        return self.sent.shape[0] - 2
 
 
 class _WithGivenNoise(Link):
@@ -235,7 +235,7 @@ def transcript(
 
     Args:
       simulation: a simulation of an algorithm on a graph whose state includes the messages
-        ``heard``.
+        ``sent``.
       key: PRNG key of the run's noise, as for :func:`fljax.run`.
       rounds: ``R >= 1``. To evaluate a horizon ``T``, record ``T + 1`` rounds.
       noise: ``[R, K, D]``, added to the messages instead of the privacy mechanism's draws.
@@ -252,7 +252,7 @@ def transcript(
       ...     algorithm=fl.algorithms.ZCDPNFL(penalty=1.0, step_size=0.5),
       ...     privacy=fl.privacy.ZCDP(total_rho=1.0),
       ... )
-      >>> transcript(simulation, 0, rounds=20).heard.shape
+      >>> transcript(simulation, 0, rounds=20).sent.shape
       (21, 5, 2)
     """
     checks.count("rounds", rounds)
@@ -266,11 +266,11 @@ def _transcribe(simulation: Simulation, key: Array, noise: Array | None, rounds:
     algorithm = simulation.algorithm
     prepared = prepare(simulation, rounds)
     start = begin(simulation, prepared, key)
-    if not hasattr(start.state, "heard"):
+    if not hasattr(start.state, "sent"):
         raise TypeError(f"{type(algorithm).label} keeps no messages between clients to transcribe.")
 
     def transcript(state) -> Transcript:
-        return Transcript(state.model, state.heard, getattr(state, "dual", None))
+        return Transcript(state.model, state.sent, getattr(state, "dual", None))
 
     def one_round(carry, inputs):
         ordinal, injected = inputs
@@ -386,7 +386,7 @@ def lemma_two(
     if multiplier is not None:
         _check_model("multiplier", multiplier, (simulation.problem.clients, simulation.problem.dim))
     algorithm, operators = _setting(simulation)
-    messages = transcript.heard
+    messages = transcript.sent
     multiplier = jnp.zeros_like(messages[0]) if multiplier is None else multiplier
     values = _objective(simulation.fixed_problem, messages[1:-1]) - _objective(
         simulation.fixed_problem, optimum
@@ -478,7 +478,7 @@ def theorem_two_bound(
     _check_model("optimum", optimum, (simulation.problem.dim,))
     checks.choice("noise", noise, ("realized", "expected", "printed"))
     algorithm, operators = _setting(simulation)
-    messages = transcript.heard
+    messages = transcript.sent
     horizon = transcript.horizon
     share = algorithm.penalty / horizon
     scaled = {
@@ -534,7 +534,7 @@ def ergodic_gap(
       True
     """
     _check_model("optimum", optimum, (simulation.problem.dim,))
-    messages = transcript.heard[1:]
+    messages = transcript.sent[1:]
     ordinals = jnp.arange(1, messages.shape[0] + 1, dtype=messages.dtype)[:, None, None]
     averages = jnp.cumsum(messages, axis=0) / ordinals
     if consensual:
@@ -709,13 +709,13 @@ def _objective(problem: Problem, models: Array) -> Array:
 
 def _accumulated(operators: Operators, transcript: Transcript) -> Array:
     r""":math:`r^{(n)}=\sum_{s\le n}Q\widetilde W^{(s)}`, ``[R+1, K, D]``."""
-    return jnp.cumsum(_apply(operators.root, transcript.heard), axis=0)
+    return jnp.cumsum(_apply(operators.root, transcript.sent), axis=0)
 
 
 def _step_sizes(simulation: Simulation, transcript: Transcript) -> Array:
     r""":math:`\eta^{(n)}` of rounds ``1, ..., R``, ``[R, 1, 1]``."""
     assert isinstance(simulation.algorithm, ZCDPNFL)
-    ordinals = jnp.arange(1, transcript.heard.shape[0], dtype=jnp.int32)
+    ordinals = jnp.arange(1, transcript.sent.shape[0], dtype=jnp.int32)
     schedule = simulation.algorithm.step_size
     return jax.vmap(schedule)(ordinals)[:, None, None]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
@@ -732,12 +732,12 @@ def _terms(
             "about them; use the problem without clip."
         )
     algorithm, operators = _setting(simulation)
-    before = transcript.heard[:-2]
-    now = transcript.heard[1:-1]
-    after = transcript.heard[2:]
+    before = transcript.sent[:-2]
+    now = transcript.sent[1:-1]
+    after = transcript.sent[2:]
     noise = transcript.noise[2:]
     error = now - optimum[None, None]
-    rooted = _apply(operators.root, transcript.heard)
+    rooted = _apply(operators.root, transcript.sent)
     coupling = -2 * _dot(rooted[1:-1], rooted[2:])
     disagreement = -_dot(rooted[1:-1], rooted[1:-1])
     target = after if as_printed else transcript.model[2:]

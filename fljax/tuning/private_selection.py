@@ -136,7 +136,7 @@ def check_score(simulation: Simulation, metric: Metric) -> None:
             taint.private(prepared.optimum),
             shared,
             hidden,
-            None if simulation.attack is None else ~jnp.asarray(simulation.attack.liars),
+            None if simulation.attack is None else ~jnp.asarray(simulation.attack.byzantine),
             taint.private(carry.quantities),
             simulation.algorithm.predictor(hidden, problem),
         )

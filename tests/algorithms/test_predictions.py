@@ -479,7 +479,7 @@ def test_heads_that_do_not_arrive_are_neither_combined_nor_replaced():
         now = fl.view(simulation, key=1, round=n)
         unit = jnp.ones((5, 1))
         zeros = jnp.zeros((5, 1))
-        arrives = np.asarray(now.link.known(unit, zeros))[:, 0] > 0
+        arrives = np.asarray(now.link.stored(unit, zeros))[:, 0] > 0
         received = fl.Simulation(make_read(), algorithm, participation=Trace(arrives[None]))
         alone = algorithm.step(state, fl.view(received, key=1, round=1))
         state = algorithm.step(state, now)

@@ -130,7 +130,7 @@ class EarlyStopped(PADMM):
 
     def step(self, state, now):
         degree = now.network.degree[:, None]
-        linear = self.penalty * (degree * state.heard + state.received) - state.dual
+        linear = self.penalty * (degree * state.sent + state.received) - state.dual
         weight = state.factor.weight[:, None]
         gradient = now.problem.gradient(state.model) + weight * state.model - linear
         curvature = 2 * jnp.trace(now.problem.second_moment(), axis1=1, axis2=2)[:, None]
@@ -835,7 +835,7 @@ class Silent(ZCDPGradNFL):
     """Says nothing over the link."""
 
     def step(self, state, now):
-        now.witness(now.problem.sample_gradient_norm(state.heard))
+        now.witness(now.problem.sample_gradient_norm(state.sent))
         return state
 
 

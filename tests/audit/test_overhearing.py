@@ -331,7 +331,7 @@ def test_a_custom_noise_class_is_not_analyzed():
     class Own(fl.link.Noise):
         """A kind of noise that the analysis does not know."""
 
-        def said(self, key, message):
+        def perturb(self, key, message):
             return message + self.draw(key, message.shape, message.dtype), None
 
     with pytest.raises(TypeError, match="noise of class Own cannot be analyzed"):

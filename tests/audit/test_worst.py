@@ -199,7 +199,7 @@ class Unclipped(ZCDPGradNFL):
     """Descends along unclipped gradients, and reports clipped ones."""
 
     def step(self, state, now):
-        now.witness(now.problem.sample_gradient_norm(state.heard))
+        now.witness(now.problem.sample_gradient_norm(state.sent))
         now.problem = replace(now.problem, clip=None)
         now.witness = lambda norm: None
         return super().step(state, now)

@@ -173,7 +173,7 @@ def test_one_or_two_messages_are_interpolated(aggregator, count):
     weights[:] = 0
     weights[:, 3 : 3 + count] = 1
     result = combine(aggregator, messages, weights, reference)
-    if not isinstance(aggregator, CenteredClipping | NormClipping):  # these are near `around`
+    if not isinstance(aggregator, CenteredClipping | NormClipping):  # these are near the reference
         low, high = (f(messages[:, 3 : 3 + count], axis=1) for f in (np.min, np.max))
         assert (low - 1e-12 <= result).all()
         assert (result <= high + 1e-12).all()
@@ -203,42 +203,42 @@ BREAKDOWN = {
 }
 
 
-def attacked(lie, attackers):
-    """All receive all messages with equal weights; the first few are ``lie`` times a common
+def attacked(false_value, attackers):
+    """All receive all messages with equal weights; the first few are ``false_value`` times a common
     direction.
     """
     rng = np.random.default_rng(6)
     messages = rng.normal(size=(1, SENDERS, DIM))
     honest = messages.copy()
-    messages[:, :attackers] = lie * rng.uniform(0.5, 1, DIM)
+    messages[:, :attackers] = false_value * rng.uniform(0.5, 1, DIM)
     weights = np.ones((1, SENDERS))
     return honest, messages, weights, honest[:, 0] * 0
 
 
-@pytest.mark.parametrize("lie", [1e6, -1e6, 1e200, np.inf, np.nan])
+@pytest.mark.parametrize("false_value", [1e6, -1e6, 1e200, np.inf, np.nan])
 @pytest.mark.parametrize("name", BREAKDOWN)
-def test_attackers_move_an_aggregate_within_the_honest_spread(name, lie):
-    _, messages, weights, reference = attacked(lie, BREAKDOWN[name])
+def test_attackers_move_an_aggregate_within_the_honest_spread(name, false_value):
+    _, messages, weights, reference = attacked(false_value, BREAKDOWN[name])
     result = np.asarray(combine(ALL[name], messages, weights, reference))[0]
     honest = messages[0, BREAKDOWN[name] :]
     assert np.linalg.norm(result - honest.mean(0)) < 2 * np.ptp(honest, axis=0).max()
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("lie", [np.inf, -np.inf, np.nan, 1e200])
+@pytest.mark.parametrize("false_value", [np.inf, -np.inf, np.nan, 1e200])
 @pytest.mark.parametrize("name", ["geometric", "centered", "centered thrice", "norm"])
-def test_an_infinite_message_attracts_no_aggregate(name, lie):
+def test_an_infinite_message_attracts_no_aggregate(name, false_value):
     """The geometric median ignores it; clipping rules treat it as the center."""
     messages, weights, reference = random_messages(np.random.default_rng(13))
-    liars = np.arange(SENDERS) == weights.argmax(1)[:, None]
-    arguments = np.where(liars[..., None], lie, messages), weights, reference
+    attacking = np.arange(SENDERS) == weights.argmax(1)[:, None]
+    arguments = np.where(attacking[..., None], false_value, messages), weights, reference
     aggregator, rule = PARTS[name]
     if name == "geometric":
-        expected = loops(rule, messages, np.where(liars, 0, weights), reference)
+        expected = loops(rule, messages, np.where(attacking, 0, weights), reference)
     else:
         expected = reference
         for _ in range(getattr(aggregator, "iterations", 1)):
-            silent = np.where(liars[..., None], expected[:, None], messages)
+            silent = np.where(attacking[..., None], expected[:, None], messages)
             once = NormClipping(1.5) if name == "norm" else CenteredClipping(1.5)
             expected = np.asarray(combine(once, silent, weights, expected))
     np.testing.assert_allclose(combine(aggregator, *arguments), expected, atol=1e-6)
@@ -543,9 +543,9 @@ def test_a_peer_trusts_its_own_message():
         np.testing.assert_allclose(result[r], expected, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("lie", [1e6, -1e6, 1e200, np.inf, np.nan])
-def test_trusted_clients_are_scaled_to_the_trusted_message(lie):
-    _, messages, weights, _ = attacked(lie, SENDERS - 1)
+@pytest.mark.parametrize("false_value", [1e6, -1e6, 1e200, np.inf, np.nan])
+def test_trusted_clients_are_scaled_to_the_trusted_message(false_value):
+    _, messages, weights, _ = attacked(false_value, SENDERS - 1)
     trusted = messages[:, -1]
     result = np.asarray(combine(FLTrust(), messages, weights, trusted))
     assert np.linalg.norm(result) <= np.linalg.norm(trusted) * (1 + 1e-9)
@@ -614,9 +614,9 @@ def test_twelve_nodes_with_three_attackers():
             "algorithm": fl.algorithms.FedRelax(0.5),
             "network": fl.graphs.complete(12),
         }
-        lie = fl.attacks.ConstantMessage(bad, 50.0)
+        attack = fl.attacks.ConstantMessage(bad, 50.0)
         alone = fl.run(fl.Simulation(**part), rounds=60).model.values
-        results = fl.run(fl.Simulation(**part, attack=lie, aggregation=aggregator), rounds=60)
+        results = fl.run(fl.Simulation(**part, attack=attack, aggregation=aggregator), rounds=60)
         return np.linalg.norm(results.model.values - alone, axis=1)[3:].mean()
 
     means = [error(None, seed) for seed in range(3)]

@@ -44,7 +44,7 @@ ATTACKS = {
     "inner": InnerProductManipulation(MASK, 0.7),
 }
 every = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-say = jax.jit(lambda attack, *arguments: attack.say(*arguments))
+corrupt = jax.jit(lambda attack, *arguments: attack.corrupt(*arguments))
 
 
 def attack_inputs(seed, common=False, dtype=np.float64):
@@ -64,28 +64,28 @@ def loops(attack, messages, sending, reference):
     """``[SENDERS, DIM]``: the message of each client as an attacker."""
     v = np.broadcast_to(reference, messages.shape)
     honest = [k for k in range(SENDERS) if sending[k] and not MASK[k]]
-    lies = []
+    forged = []
     for k in range(SENDERS):
         if isinstance(attack, SignFlip):
-            lies.append(v[k] - attack.scale * (messages[k] - v[k]))
+            forged.append(v[k] - attack.scale * (messages[k] - v[k]))
         elif isinstance(attack, ConstantMessage):
-            lies.append(np.full(DIM, attack.value))
+            forged.append(np.full(DIM, attack.value))
         elif isinstance(attack, ALittleIsEnough):
             z = attack.deviations
             if z is None:
                 z = robust.hidden_deviations(int(sending.sum()), int((sending & MASK).sum()))
-            lies.append(robust.a_little_is_enough([messages[h] for h in honest], z))
+            forged.append(robust.a_little_is_enough([messages[h] for h in honest], z))
         else:
             changes = [messages[h] - v[h] for h in honest]
-            lies.append(v[k] + robust.inner_product_manipulation(changes, attack.scale))
-    return np.array(lies)
+            forged.append(v[k] + robust.inner_product_manipulation(changes, attack.scale))
+    return np.array(forged)
 
 
 @pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "noise"])
 def test_equals_its_definition(name, common):
     key, messages, mask, sending, reference = attack_inputs(0, common)
-    result = say(ATTACKS[name], key, messages, mask, sending, reference)
+    result = corrupt(ATTACKS[name], key, messages, mask, sending, reference)
     expected = np.where(mask[:, None], loops(ATTACKS[name], messages, sending, reference), messages)
     np.testing.assert_allclose(result, expected, atol=1e-10, rtol=0)
 
@@ -94,7 +94,7 @@ def test_equals_its_definition(name, common):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_honest_messages_are_unchanged_bit_by_bit(attack, dtype):
     arguments = attack_inputs(1, dtype=dtype)
-    result = np.asarray(say(attack, *arguments))
+    result = np.asarray(corrupt(attack, *arguments))
     assert result.dtype == dtype
     assert result[~MASK].tobytes() == arguments[1][~MASK].tobytes()
     assert (result[MASK] != arguments[1][MASK]).any(1).all()
@@ -104,23 +104,23 @@ def test_honest_messages_are_unchanged_bit_by_bit(attack, dtype):
 @every
 def test_without_attackers_nothing_changes(attack):
     key, messages, mask, sending, reference = attack_inputs(2)
-    result = np.asarray(say(attack, key, messages, ~mask & mask, sending, reference))
+    result = np.asarray(corrupt(attack, key, messages, ~mask & mask, sending, reference))
     assert result.tobytes() == messages.tobytes()
 
 
 @pytest.mark.parametrize("name", ["little", "little by count", "inner"])
 def test_omniscient_attackers_learn_from_honest_senders_only(name):
     key, messages, mask, sending, reference = attack_inputs(3)
-    expected = say(ATTACKS[name], key, messages, mask, sending, reference)
+    expected = corrupt(ATTACKS[name], key, messages, mask, sending, reference)
     rng = np.random.default_rng(4)
     other = np.where((sending & ~mask)[:, None], messages, rng.normal(size=messages.shape))
-    result = say(ATTACKS[name], key, other, mask, sending, reference)
+    result = corrupt(ATTACKS[name], key, other, mask, sending, reference)
     np.testing.assert_array_equal(result[mask], expected[mask])
     other[4] += 1
-    result = say(ATTACKS[name], key, other, mask, sending, reference)
+    result = corrupt(ATTACKS[name], key, other, mask, sending, reference)
     assert (np.asarray(result)[mask] != np.asarray(expected)[mask]).all()
     # Without honest messages to learn from they report no change.
-    result = say(ATTACKS[name], key, messages, mask, mask, reference)
+    result = corrupt(ATTACKS[name], key, messages, mask, mask, reference)
     np.testing.assert_array_equal(result[mask], reference[mask])
 
 
@@ -139,7 +139,7 @@ def test_a_little_is_enough_has_its_published_factor(senders, attackers, share):
     attack = ALittleIsEnough(first(attackers, senders))
     messages = np.random.default_rng(5).normal(size=(senders, 2))
     everyone = np.ones(senders, bool)
-    sent = say(attack, jax.random.key(0), messages, attack.attackers, everyone, messages[:1])
+    sent = corrupt(attack, jax.random.key(0), messages, attack.attackers, everyone, messages[:1])
     honest = messages[attackers:]
     z = (honest.mean(0) - np.asarray(sent)[0]) / np.where(honest.std(0) > 0, honest.std(0), 1)
     np.testing.assert_allclose(z, stats.norm.ppf(share) if len(honest) > 1 else 0, atol=1e-10)
@@ -151,22 +151,22 @@ def test_noise_is_gaussian_of_its_scale_and_each_senders_own():
     attack = LargeNoise(first(2, 3), 5.0)
     messages = np.ones((3, 20_000))
     arguments = jax.random.key(6), messages, attack.attackers, np.ones(3, bool), messages
-    noise = (np.asarray(say(attack, *arguments)) - messages)[:2] / 5
+    noise = (np.asarray(corrupt(attack, *arguments)) - messages)[:2] / 5
     for row in noise:
         assert stats.kstest(row, "norm").pvalue > LEVEL
     assert stats.pearsonr(*noise).pvalue > LEVEL
-    again = np.asarray(say(attack, jax.random.key(7), *arguments[1:]))
+    again = np.asarray(corrupt(attack, jax.random.key(7), *arguments[1:]))
     assert (again[:2] != noise * 5 + messages[:2]).all()
 
 
 def test_noise_depends_on_the_sender_and_not_on_the_others():
     key, messages, mask, sending, reference = attack_inputs(8)
-    noisy = np.asarray(say(ATTACKS["noise"], key, messages, mask, sending, reference))
-    few = say(ATTACKS["noise"], key, messages[:4], mask[:4], ~sending[:4], reference[:4])
+    noisy = np.asarray(corrupt(ATTACKS["noise"], key, messages, mask, sending, reference))
+    few = corrupt(ATTACKS["noise"], key, messages[:4], mask[:4], ~sending[:4], reference[:4])
     np.testing.assert_array_equal(few, noisy[:4])
     order = np.array([8, 3, 5, 0])
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(order.astype(np.uint32))
-    reordered = say(
+    reordered = corrupt(
         ATTACKS["noise"], keys, *(part[order] for part in (messages, mask, sending, reference))
     )
     np.testing.assert_array_equal(reordered, noisy[order])
@@ -182,13 +182,13 @@ def test_numbers_and_attackers_are_swept_without_a_new_program(make):
     @jax.jit
     @chex.assert_max_traces(n=1)
     def run(attack, *arguments):
-        return attack.say(*arguments)
+        return attack.corrupt(*arguments)
 
     arguments = attack_inputs(9)
     weak = run(make(MASK, 0.5), *arguments)
     strong = run(make(jnp.asarray(~MASK), 3), *arguments)
     assert (np.asarray(weak) != strong).any()
-    swept = jax.vmap(lambda scale: make(MASK, scale).say(*arguments))(jnp.array([0.5, 3.0]))
+    swept = jax.vmap(lambda scale: make(MASK, scale).corrupt(*arguments))(jnp.array([0.5, 3.0]))
     np.testing.assert_allclose(swept[0], weak, atol=1e-12)
     np.testing.assert_allclose(swept[1], run(make(MASK, 3.0), *arguments), atol=1e-12)
 
@@ -196,11 +196,11 @@ def test_numbers_and_attackers_are_swept_without_a_new_program(make):
 def test_a_custom_attack_cannot_change_honest_messages():
     @module
     class Silence(Attack):
-        def lie(self, key, messages, attacking, sending, reference):
+        def forge(self, key, messages, attacking, sending, reference):
             return reference
 
     arguments = attack_inputs(10)
-    result = np.asarray(say(Silence(MASK), *arguments))
+    result = np.asarray(corrupt(Silence(MASK), *arguments))
     np.testing.assert_array_equal(result, np.where(MASK[:, None], arguments[4], arguments[1]))
 
 
@@ -468,7 +468,7 @@ def test_denial_of_service_finds_where_the_loss_is_largest():
     attack = DenialOfService(bad, problem, radius=3.0, iterations=50)
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
     arguments = jax.random.key(1), rows, bad, np.ones(5, bool), jnp.zeros((1, 2))
-    sent = np.asarray(say(attack, *arguments))
+    sent = np.asarray(corrupt(attack, *arguments))
     np.testing.assert_array_equal(sent[2:], rows[2:])
     center = np.asarray(rows[2:]).mean(0)
     np.testing.assert_allclose(np.linalg.norm(sent[0] - center), 3.0, atol=1e-10)
@@ -482,7 +482,7 @@ def test_denial_of_service_finds_where_the_loss_is_largest():
     assert loss(sent[0]) > max(map(loss, circle)) * (1 - 1e-5)
     # Attackers' data do not matter.
     other = poison_labels(problem, bad)
-    again = say(DenialOfService(bad, other, radius=3.0, iterations=50), *arguments)
+    again = corrupt(DenialOfService(bad, other, radius=3.0, iterations=50), *arguments)
     np.testing.assert_allclose(again, sent, atol=1e-10)
     with pytest.raises(ValueError, match="each of the 5 clients, got 2"):
         DenialOfService(first(1, 2), problem, radius=1.0)
@@ -537,7 +537,7 @@ def test_over_some_links_another_message_is_received(form):
     mean = coupled(attack, network=fl.graphs.path(6, form=form), aggregation=fl.aggregation.Mean())
     np.testing.assert_allclose(fl.run(mean, rounds=7).model.values, results, atol=1e-10)
     # Everybody is honest, and counts.
-    assert not attack.liars.any()
+    assert not attack.byzantine.any()
     error = fl.run(coupled(attack, metrics=["consensus_error"]), rounds=3).consensus_error[-1]
     w = link_loop(3)
     np.testing.assert_allclose(error, ((w - w.mean(0)) ** 2).sum(1).mean(), rtol=1e-10)

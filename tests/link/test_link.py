@@ -140,8 +140,8 @@ def test_weights_of_whole_messages_are_added_once_for_all_of_their_numbers(serve
 
     def one_round(values, weights):
         link = Link(jax.random.key(1), jnp.int32(1), 1, 100, stages=Stages(), network=network)
-        around = jnp.zeros((servers, 3) if network else 3)
-        return link.collect(values, jnp.ones(100, bool), around, weights=weights)
+        reference = jnp.zeros((servers, 3) if network else 3)
+        return link.collect(values, jnp.ones(100, bool), reference, weights=weights)
 
     values = jax.random.normal(k_values, (100, 3))
     weights = jax.random.uniform(k_weights, (100,))

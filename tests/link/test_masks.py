@@ -466,7 +466,7 @@ def test_masked_messages_allow_only_sums():
     message = jnp.ones((CLIENTS, 2))
     sent = link.send(message)
     with pytest.raises(ValueError, match="stores single messages"):
-        link.known(sent, message)
+        link.stored(sent, message)
     participants = fl.participation.Participants(None, jnp.ones(CLIENTS, bool))
     with pytest.raises(ValueError, match="not in each of 2 clusters"):
         link.cell_means(sent, jnp.zeros(CLIENTS, jnp.int32), 2, participants, jnp.zeros((2, 2, 2)))

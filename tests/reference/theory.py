@@ -85,7 +85,7 @@ def optimality_residual(simulation, transcript):
     operators = zcdp_nfl.operators(simulation.network)
     gradient = linearized_gradient(simulation, transcript)
     consensus = 2 * apply(operators.degree, transcript.model[1:]) - apply(
-        operators.signless, transcript.heard[:-1]
+        operators.signless, transcript.sent[:-1]
     )
     return gradient + transcript.dual[:-1] + simulation.algorithm.penalty * consensus
 
@@ -98,7 +98,7 @@ def dual_residual(simulation, transcript):
     The third line of (3.16), from which it comes, prints the opposite sign.
     """
     operators = zcdp_nfl.operators(simulation.network)
-    ascent = simulation.algorithm.penalty * apply(operators.laplacian, transcript.heard[1:])
+    ascent = simulation.algorithm.penalty * apply(operators.laplacian, transcript.sent[1:])
     return jnp.diff(transcript.dual, axis=0) - ascent
 
 
@@ -116,10 +116,10 @@ def combined_residual(simulation, transcript, as_printed=False):
     """
     operators = zcdp_nfl.operators(simulation.network)
     gradient = linearized_gradient(simulation, transcript) / simulation.algorithm.penalty
-    rooted = jnp.cumsum(apply(operators.root, transcript.heard), axis=0)[1:]
-    now = transcript.model[1:] if as_printed else transcript.heard[1:]
+    rooted = jnp.cumsum(apply(operators.root, transcript.sent), axis=0)[1:]
+    now = transcript.model[1:] if as_printed else transcript.sent[1:]
     consensus = 2 * apply(operators.root, rooted)
-    moved = apply(operators.signless, now - transcript.heard[:-1])
+    moved = apply(operators.signless, now - transcript.sent[:-1])
     return gradient + consensus + moved - 2 * apply(operators.degree, transcript.noise[1:])
 
 
@@ -130,8 +130,8 @@ def apply(matrix, stack):
 
 def linearized_gradient(simulation, transcript):
     r""":math:`\hat f'(W^{(n+1)})` for :math:`n=0,\dots,R-1`, ``[R, K, D]``."""
-    messages = transcript.heard[:-1]
-    rounds = jnp.arange(1, len(transcript.heard), dtype=jnp.int32)
+    messages = transcript.sent[:-1]
+    rounds = jnp.arange(1, len(transcript.sent), dtype=jnp.int32)
     steps = jax.vmap(simulation.algorithm.step_size)(rounds)[:, None, None]
     moved = (transcript.model[1:] - messages) / steps
     return jax.vmap(simulation.problem.gradient)(messages) + moved

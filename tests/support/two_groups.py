@@ -210,7 +210,7 @@ def arrived(simulation, key):
     def of_round(n):
         ready = prepare(simulation, ROUNDS)
         now, *_ = make_round(simulation, ready, key, begin(simulation, ready, key), n, ROUNDS)
-        return now.link.known(jnp.ones((CLIENTS, 1)), jnp.zeros((CLIENTS, 1)))[:, 0]
+        return now.link.stored(jnp.ones((CLIENTS, 1)), jnp.zeros((CLIENTS, 1)))[:, 0]
 
     return np.array([of_round(n) for n in range(1, ROUNDS + 1)])
 

@@ -94,7 +94,7 @@ def federated(w, count, replacement, normalized):
 
 
 def deviations(outcomes, center):
-    """Mean and mean square of ``w - around`` for ``(probability, w)``."""
+    """Mean and mean square of ``w - reference`` for ``(probability, w)``."""
     probabilities, models = zip(*outcomes, strict=True)
     close(sum(probabilities), 1)
     errors = np.array(models) - center

@@ -252,7 +252,7 @@ def test_transcript_is_the_algorithm_under_injected_noise(loss):
     record = theory.transcript(setup, 0, 20, noise=jnp.asarray(noise))
     model, received, dual = Reference(setup).run(noise)
     close(record.model, model)
-    close(record.heard, received)
+    close(record.sent, received)
     close(record.dual, dual)
     close(record.noise[1:], noise)
     assert record.horizon == 19
@@ -265,7 +265,7 @@ def test_transcript_is_the_run():
         run = fl.run(setup, ROUNDS, jax.random.key(7))
     # Another program, whose sums XLA may order in another way.
     np.testing.assert_allclose(record.model[-1], run.model, rtol=1e-13)
-    assert not np.any(record.heard[0])
+    assert not np.any(record.sent[0])
     assert np.all(np.std(record.noise[1:], axis=(1, 2)) > 0)
 
 
@@ -302,7 +302,7 @@ def test_transcripts_cover_other_algorithms():
     )
     record = theory.transcript(subgradient, 0, 5)
     assert record.dual is None
-    assert record.heard.shape == (6, CLIENTS, DIM)
+    assert record.sent.shape == (6, CLIENTS, DIM)
     with pytest.raises(TypeError, match="this is the theory of"):
         theory.lemma_two(subgradient, record, best("ridge"))
     star = fl.Simulation(problem=setup.problem, algorithm=fl.algorithms.ConventionalFL(0.1))
@@ -367,7 +367,7 @@ def test_identities_notice_another_algorithm(loss):
     assert np.abs(statements.optimality_residual(other, record)).max() > 0.1
     assert np.abs(statements.optimality_residual(steps, record)).max() > 0.1
     assert np.abs(statements.dual_residual(other, record)).max() > 0.1
-    shifted = record._replace(heard=jnp.roll(record.heard, 1, axis=1))
+    shifted = record._replace(sent=jnp.roll(record.sent, 1, axis=1))
     assert np.abs(statements.combined_residual(setup, shifted)).max() > 0.1
 
 
@@ -406,7 +406,7 @@ def test_lemma_two_holds_with_exactly_the_slack_of_convexity(loss):
     optimum = np.asarray(best(loss))
     least = reference.total([optimum] * CLIENTS)
     for n in range(1, ROUNDS):
-        received = np.asarray(record.heard[n])
+        received = np.asarray(record.sent[n])
         tangent = sum(
             (optimum - w) @ reference.subgradient(k, w) for k, w in enumerate(received)
         ) + reference.total(received)
@@ -434,7 +434,7 @@ def test_lemma_two_as_printed_fails_off_the_range_of_the_laplacian():
     first = theory.transcript(setup, 0, 1).model[1]
     noise = jnp.stack([optimum + away - first, jnp.asarray(1e-4 * away)])
     record = theory.transcript(setup, 0, 2, noise=noise)
-    close(record.heard[1], optimum + away)
+    close(record.sent[1], optimum + away)
     repaired = theory.lemma_two(setup, record, jnp.asarray(optimum))
     printed = theory.lemma_two(setup, record, jnp.asarray(optimum), as_printed=True)
     close(repaired.slack, 0, atol=1e-9)
@@ -465,7 +465,7 @@ def thesis_right_side(setup, record, optimum, printed):
     terms that the thesis drops, for noiseless runs.
     """
     ref = Reference(setup)
-    received = np.asarray(record.heard)
+    received = np.asarray(record.sent)
     horizon = record.horizon
     energy = lambda x, matrix: np.sum(x * (matrix @ x))  # noqa: E731
     total = 0.0
@@ -537,7 +537,7 @@ def test_theorem_two_sums_lemma_two(loss):
     close(result.bound, PENALTY * np.mean(sides.right))
     assert result.gap <= PENALTY * np.mean(sides.left)  # Jensen
     reference = Reference(setup)
-    average = np.mean(record.heard[1:-1], axis=0)
+    average = np.mean(record.sent[1:-1], axis=0)
     least = reference.total([np.asarray(best(loss))] * CLIENTS)
     close(result.gap, reference.total(average) - least, atol=1e-9)
 

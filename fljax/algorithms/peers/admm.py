@@ -19,7 +19,7 @@ class NetworkedADMMState(NamedTuple):
     """State of ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the last message of client k
+    sent: Array  # [K, D]  the last message of client k
     received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
     factor: ProxFactor  # of the primal systems, constant
@@ -86,7 +86,7 @@ class NetworkedADMM(Algorithm):
 
     def step(self, state: NetworkedADMMState, now: Round) -> NetworkedADMMState:
         degree = now.network.degree[:, None]
-        consensus = self.penalty * (degree * state.heard + state.received)
+        consensus = self.penalty * (degree * state.sent + state.received)
         center = (consensus - state.dual) / state.factor.weight[:, None]
         model = prox(now.problem, state.factor, center, state.model, self.inner_iterations)
         now.witness_at(model)
@@ -99,7 +99,7 @@ class NetworkedADMM(Algorithm):
 
     def released(self, state: NetworkedADMMState, problem: Problem, network: Graph) -> Array:
         """Return the clients' last messages."""
-        return state.heard
+        return state.sent
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap

@@ -114,7 +114,7 @@ class FedGD(Coupled):
 
     def operator(self, state: NetworkState, now: Round) -> Float[Array, "clients dim"]:
         gradient = self.gradient(state.model, now)
-        gradient = gradient + self._coupling_weights(state.degree) * (state.model - state.heard)
+        gradient = gradient + self._coupling_weights(state.degree) * (state.model - state.received)
         return state.model - self._step(state, now) * gradient
 
     def _step(self, state: NetworkState, now: Round) -> Float[Array, "#clients 1"]:

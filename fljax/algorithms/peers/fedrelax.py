@@ -176,7 +176,7 @@ class FedRelax(Coupled):
         if not self.one_by_one:
             return state
         neighbors, weights = network.neighbor_table()
-        return state._replace(heard=NeighborMessages(state.model[neighbors], weights))
+        return state._replace(received=NeighborMessages(state.model[neighbors], weights))
 
     def step(self, state: NetworkState, now: Round) -> NetworkState:
         if not self.one_by_one:
@@ -199,16 +199,16 @@ class FedRelax(Coupled):
         problem = now.problem
         coupling = self._coupling_weights(state.degree)
         if self.one_by_one:
-            messages, weights = state.heard
+            messages, weights = state.received
             strengths = jnp.asarray(self.coupling, weights.dtype) * weights
             model = best_response(problem, self.penalty, messages, strengths, self.inner_iterations)
             return self._keep_undetermined(problem, coupling, state.model, model)
         factor = self._factor(problem, state.degree) if now.changing else state.kept
         if isinstance(factor, CoupledFactors):
-            right = factor.moment + coupling * state.heard
+            right = factor.moment + coupling * state.received
             model = jnp.einsum("kpq,kq->kp", factor.inverse, right, precision=HIGHEST)
         else:
-            model = prox(problem, factor, state.heard, state.model, self.inner_iterations)
+            model = prox(problem, factor, state.received, state.model, self.inner_iterations)
         return self._keep_undetermined(problem, coupling, state.model, model)
 
     def _keep_undetermined(

@@ -27,7 +27,7 @@ class LTADMMState(NamedTuple):
     """State of LT-ADMM between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the last message of client k
+    sent: Array  # [K, D]  the last message of client k
     received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
     table: GradientTable | None  # of the gradients of samples, where it is kept
@@ -57,7 +57,7 @@ class _LocalTraining(Algorithm):
     def step(self, state: LTADMMState, now: Round) -> LTADMMState:
         degree = now.network.degree[:, None]
         step_size = self.step_size(now.number)
-        disagreement = degree * state.heard - state.received
+        disagreement = degree * state.sent - state.received
         force = self.pull / 2 * (self.penalty * disagreement + state.dual)
         estimate, table = self._gradient_estimates(state, now)
 

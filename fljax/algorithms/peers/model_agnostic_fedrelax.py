@@ -91,7 +91,7 @@ class ModelAgnosticFedRelax(OnTestSet):
     pooled: bool = static(default=True, kw_only=True)
 
     #: Messages that an unavailable node receives later.
-    waiting: ClassVar[tuple[str, ...]] = ("heard",)
+    waiting: ClassVar[tuple[str, ...]] = ("received",)
     hears_itself: ClassVar[bool] = False
     combinations: ClassVar[Any] = (NEIGHBORS,)
 
@@ -118,19 +118,21 @@ class ModelAgnosticFedRelax(OnTestSet):
     def init(self, problem: Problem, network: Graph) -> OnTestSetState:
         state = self._initial_state(problem, self._label_weights(network))
         if self.pooled:
-            return state._replace(heard=network.mixing(NEIGHBORS)(state.heard))
-        zero = jnp.zeros((*self._label_weights(network).shape, state.heard.shape[1]), problem.dtype)
-        return state._replace(heard=zero, labels=zero)
+            return state._replace(received=network.mixing(NEIGHBORS)(state.received))
+        zero = jnp.zeros(
+            (*self._label_weights(network).shape, state.received.shape[1]), problem.dtype
+        )
+        return state._replace(received=zero, labels=zero)
 
     def step(self, state: OnTestSetState, now: Round) -> OnTestSetState:
         label_weights = self._label_weights(now.network)
         if not self.pooled:
             label_weights = jnp.where(now.number > 1, label_weights, 0)
-        state, predicted = self._fit(state, state.heard, label_weights, now)
+        state, predicted = self._fit(state, state.received, label_weights, now)
         _, inbox = now.link.exchange(predicted)
         if not self.pooled:
-            return state._replace(heard=inbox.messages(now.network))
-        return state._replace(heard=inbox.mean(over=now.network.mixing(NEIGHBORS)))
+            return state._replace(received=inbox.messages(now.network))
+        return state._replace(received=inbox.mean(over=now.network.mixing(NEIGHBORS)))
 
     def optimum(self, problem: Problem, network: Graph) -> Float[Array, "clients dim"]:
         """Return the solution of (66) for linear models, by conjugate gradients."""

@@ -39,7 +39,7 @@ class NetworkState(NamedTuple):
     """State of the nodes between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: PyTree  # [K, D]  the weighted mean of its neighbors' messages, as it reached k
+    received: PyTree  # [K, D]  the weighted mean of its neighbors' messages, as it reached k
     degree: Array  # [K]  the weights of the edges that these came over, summed
     kept: PyTree  # constants that the operator computes from the data
 
@@ -67,7 +67,7 @@ class NetworkedIteration(Algorithm):
       ...     step_size: float
       ...
       ...     def operator(self, state, now):
-      ...         return state.heard - self.step_size * now.problem.gradient(state.heard)
+      ...         return state.received - self.step_size * now.problem.gradient(state.received)
       >>> simulation = fl.Simulation(
       ...     problem=fl.problems.ridge(jax.random.key(0), clients=6, samples=20, dim=2),
       ...     network=fl.graphs.complete(6),
@@ -84,7 +84,7 @@ class NetworkedIteration(Algorithm):
     """
 
     needs = Needs(data="any", absent=True, late=True, averages=True, changing=True)
-    waiting: ClassVar[tuple[str, ...]] = ("heard", "degree")
+    waiting: ClassVar[tuple[str, ...]] = ("received", "degree")
     hears_itself: ClassVar[bool] = False
     combinations: ClassVar[Any] = (NEIGHBORS,)
 

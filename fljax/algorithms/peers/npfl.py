@@ -26,7 +26,7 @@ class NPFLState(NamedTuple):
     """State of NPFL between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the last message of client k
+    sent: Array  # [K, D]  the last message of client k
     received: Array  # [K, D]  the sum of the messages of its cluster's neighbors
     others: Array  # [K, D]  the mean over the other clusters of their messages
     dual: Array  # [K, D]  gamma_k
@@ -111,7 +111,7 @@ class NPFL(Algorithm):
         problem = now.problem
         (same, other_clusters) = state.relations
         degree = same.degree[:, None]
-        right = self.penalty * (degree * state.heard + state.received) - state.dual
+        right = self.penalty * (degree * state.sent + state.received) - state.dual
         tau = jnp.broadcast_to(self.inter_cluster, (problem.clients,))[:, None]
         right = right + 2 * tau * state.others
         weight = state.factor.weight[:, None]

@@ -32,8 +32,8 @@ class NPFLDiscoveryState(NamedTuple):
     """State of NPFL between rounds if each client chooses its cluster."""
 
     model: Array  # [K, D]  w_k
-    said: Array  # [K, D + 1]  the last message of client k: its model and the number of its cluster
-    heard: Array  # [K, S, D + 1]  its neighbors' messages, slot by slot
+    sent: Array  # [K, D + 1]  the last message of client k: its model and the number of its cluster
+    received: Array  # [K, S, D + 1]  its neighbors' messages, slot by slot
     known: Array  # [K, Q, D]  the neighbors' mean model of each cluster, at its last messages
     dual: Array  # [K, S, D]  gamma_kl, zero where l is of another cluster
     spectrum: Spectrum  # of the primal systems, constant
@@ -103,8 +103,8 @@ class Choosing(Algorithm):
         problem = now.problem
         network = now.network
         edge = network.neighbor_table()[1] > 0
-        model_sent, cluster = self.parts(state.said)
-        models_received, clusters = self.parts(state.heard)
+        model_sent, cluster = self.parts(state.sent)
+        models_received, clusters = self.parts(state.received)
 
         # The primal step: consensus within the estimated cluster, attraction to the others' means.
         same = edge & (clusters == cluster[:, None])
@@ -186,7 +186,7 @@ class NPFLByLoss(Choosing):
       ... )
       >>> algorithm = fl.algorithms.NPFLByLoss(1.0, clusters=2)
       >>> def agreement(now):
-      ...     chosen = now.state.said[:, -1].astype(int)
+      ...     chosen = now.state.sent[:, -1].astype(int)
       ...     return fl.clustering.adjusted_rand(chosen, cluster)
       >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
       >>> network = fl.graphs.complete(12)
@@ -230,7 +230,7 @@ class NPFLByGradient(Choosing):
       ... )
       >>> algorithm = fl.algorithms.NPFLByGradient(1.0, clusters=2, step_size=0.5)
       >>> def agreement(now):
-      ...     chosen = now.state.said[:, -1].astype(int)
+      ...     chosen = now.state.sent[:, -1].astype(int)
       ...     return fl.clustering.adjusted_rand(chosen, cluster)
       >>> rand = fl.metrics.Metric("rand", agreement, "adjusted Rand index")
       >>> network = fl.graphs.complete(12)
@@ -269,8 +269,8 @@ class NPFLByParametersState(NamedTuple):
     """State of NPFL between rounds if each client learns a parameter for each neighbor."""
 
     model: Array  # [K, D]  w_k
-    said: Array  # [K, D + K]  the last message of client k: its model and its parameters, by client
-    heard: Array  # [K, S, D + K]  its neighbors' messages, slot by slot
+    sent: Array  # [K, D + K]  the last message of client k: its model and its parameters, by client
+    received: Array  # [K, S, D + K]  its neighbors' messages, slot by slot
     dual: Array  # [K, S, D]  gamma_kl, zero where l is not its like
     inter_cluster: Array  # [K, S]  tau_kl
     context: NeighborContext  # of the last primal step
@@ -413,9 +413,9 @@ class NPFLByParameters(Algorithm):
         moved = jax.lax.fori_loop(0, self.policy_steps, epoch, state.inter_cluster)
         tau = jnp.where(now.number > 1, moved, state.inter_cluster)
 
-        similar = self._similar(state.said, state.heard, network)
-        models = state.heard[..., :dim]
-        consensus = self.penalty * (state.said[:, None, :dim] + models) - state.dual
+        similar = self._similar(state.sent, state.received, network)
+        models = state.received[..., :dim]
+        consensus = self.penalty * (state.sent[:, None, :dim] + models) - state.dual
         consensus = jnp.sum(jnp.where(similar[..., None], consensus, 0), axis=1)
         context = NeighborContext(consensus, similar, models)
         model = primal(tau, context)

@@ -28,7 +28,7 @@ class NPFLRLState(NamedTuple):
     """State of NPFL-RL between rounds."""
 
     model: Array  # [K, D]  w_k
-    heard: Array  # [K, D]  the last message of client k
+    sent: Array  # [K, D]  the last message of client k
     received: Array  # [K, D]  the sum of the messages of its cluster's neighbors
     others: Array  # [K, D]  the mean over the other clusters of their messages
     dual: Array  # [K, D]  gamma_k
@@ -253,7 +253,7 @@ class NPFLRL(Algorithm):
         tau = jnp.where(matters, moved, state.inter_cluster)
 
         degree = same.degree[:, None]
-        consensus = self.penalty * (degree * state.heard + state.received) - state.dual
+        consensus = self.penalty * (degree * state.sent + state.received) - state.dual
         context = Context(consensus, state.others)
         model = primal(tau, context)
         sent, inbox = now.link.exchange(model)

@@ -20,7 +20,7 @@ class ZCDPGradNFLState(NamedTuple):
     """State of zCDP-grad-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
-    heard: Array  # [K, D]  the last message of client k, perturbed
+    sent: Array  # [K, D]  the last message of client k, perturbed
     mixed: Array  # [K, D]  the combination of the messages that client k received
     mixing: Combination  # the doubly stochastic weights of the first graph
 
@@ -95,15 +95,15 @@ class ZCDPGradNFL(Algorithm):
         return ZCDPGradNFLState(start, start, mixing(start), mixing)
 
     def step(self, state: ZCDPGradNFLState, now: Round) -> ZCDPGradNFLState:
-        model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.heard)
-        now.witness_at(state.heard)
+        model = state.mixed - self.step_size(now.number) * now.problem.gradient(state.sent)
+        now.witness_at(state.sent)
         sent, inbox = now.link.exchange(model)
         mixing = weights_on(self.mixing, now.network) if now.changing else state.mixing
         return ZCDPGradNFLState(model, sent, inbox.mean(mixing), state.mixing)
 
     def released(self, state: ZCDPGradNFLState, problem: Problem | Stream, network: Graph) -> Array:
         """Return the clients' last messages."""
-        return state.heard
+        return state.sent
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap

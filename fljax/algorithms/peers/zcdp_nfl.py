@@ -19,7 +19,7 @@ class ZCDPNFLState(NamedTuple):
     """State of zCDP-NFL between rounds."""
 
     model: Array  # [K, D]  w_k, never sent
-    heard: Array  # [K, D]  the last message of client k, perturbed
+    sent: Array  # [K, D]  the last message of client k, perturbed
     received: Array  # [K, D]  the sum of its neighbors' messages
     dual: Array  # [K, D]  gamma_k
 
@@ -86,12 +86,12 @@ class ZCDPNFL(Algorithm):
 
     def step(self, state: ZCDPNFLState, now: Round) -> ZCDPNFLState:
         degree = now.network.degree[:, None]
-        right = self.penalty * (degree * state.heard + state.received)
+        right = self.penalty * (degree * state.sent + state.received)
         # The same inverse in both: rounded apart they would move the fixed point.
-        right = right + state.heard * (1 / self.step_size(now.number))
+        right = right + state.sent * (1 / self.step_size(now.number))
         curvature = self._curvature(now.network, now.number)[:, None]
-        model = (right - state.dual - now.problem.gradient(state.heard)) / curvature
-        now.witness_at(state.heard)
+        model = (right - state.dual - now.problem.gradient(state.sent)) / curvature
+        now.witness_at(state.sent)
 
         sent, inbox = now.link.exchange(model)
         received = inbox.sum()
@@ -100,7 +100,7 @@ class ZCDPNFL(Algorithm):
 
     def released(self, state: ZCDPNFLState, problem: Problem, network: Graph) -> Array:
         """Return the clients' last messages."""
-        return state.heard
+        return state.sent
 
     def sensitivity(
         self, problem: Problem, network: Graph, round: Array, gap: Gap

@@ -169,7 +169,7 @@ class APPLE(Averaging):
         return APPLEState(
             participants.put(state.model, _personal_models(core, relation, cores, is_own)),
             participants.put(state.core, core),
-            now.link.known(participants.put(state.known, sent), state.known),
+            now.link.stored(participants.put(state.known, sent), state.known),
             participants.put(state.relation, relation),
         )
 

@@ -115,7 +115,7 @@ class FedAMP(LocalLearning):
         start = participants.take(state.model)
         local = self.learn(now, cohort, start, direction=direction, context=cloud).model
         sent = now.link.send(local, clients=participants.numbers, sending=cohort.active)
-        stored = now.link.known(participants.put(stored, sent), stored)
+        stored = now.link.stored(participants.put(stored, sent), stored)
         return FedAMPState(participants.put(state.model, local), stored)
 
     def _attraction_toward(

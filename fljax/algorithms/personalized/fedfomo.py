@@ -124,7 +124,7 @@ class FedFomo(LocalLearning):
         before, affinity = participants.take((state.model, state.affinity))
         local = self.learn(now, cohort, before).model
         sent = now.link.send(local, clients=participants.numbers, sending=cohort.active)
-        stored = now.link.known(participants.put(state.known, sent), state.known)
+        stored = now.link.stored(participants.put(state.known, sent), state.known)
 
         candidates = self._downloads(now, cohort, affinity)
         count = candidates.shape[1]

@@ -103,7 +103,7 @@ class AFL(ReleasesModel, LocalLearning):
         )
         none = jnp.zeros((len(state.mixture), sent.shape[1] + 1), sent.dtype)
         messages = participants.put(none, jnp.concatenate([sent, represented[:, None]], axis=1))
-        messages = now.link.known(messages, none)
+        messages = now.link.stored(messages, none)
         change = messages[:, :-2]
         loss = messages[:, -2]
         represented = messages[:, -1]

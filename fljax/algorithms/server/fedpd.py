@@ -23,7 +23,7 @@ class FedPDState(NamedTuple):
     local: Array  # [K, D]  the clients' x_k
     dual: Array  # [K, D]  lambda_k
     center: Array  # [K, D]  x_{0,k}, each client's estimate of x_0
-    said: Array  # [K, D]  the last message of each
+    sent: Array  # [K, D]  the last message of each
 
 
 @algorithm("FedPD", "zhang2021", SUMMED)
@@ -117,5 +117,5 @@ class FedPD(ReleasesModel, Corrected):
             participants.put(
                 state.center, jnp.where(communicating[:, None], server[None], proposal)
             ),
-            participants.put(state.said, jnp.where(communicating[:, None], proposal, last_sent)),
+            participants.put(state.sent, jnp.where(communicating[:, None], proposal, last_sent)),
         )

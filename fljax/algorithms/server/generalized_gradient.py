@@ -76,8 +76,8 @@ class GeneralizedGradient(OnTestSet):
         return self._initial_state(problem, self._label_weights(problem))
 
     def step(self, state: OnTestSetState, now: Round) -> OnTestSetState:
-        new, predicted = self._fit(state, state.heard, self._label_weights(now.problem), now)
-        new = new._replace(heard=predicted)
+        new, predicted = self._fit(state, state.received, self._label_weights(now.problem), now)
+        new = new._replace(received=predicted)
 
         def rested(new: Array, old: Array) -> Array:
             return jnp.where(now.available.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)

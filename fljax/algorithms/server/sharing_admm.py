@@ -22,9 +22,9 @@ class SharingADMMState(NamedTuple):
 
     model: Array  # [K, D]  w_k, of each client's own columns
     predicted: Array  # [K, N]  p_k
-    said: Array  # [K, N]  its last message at the server
+    sent: Array  # [K, N]  its last message at the server
     dual: Array  # [N]  u, scaled
-    asked: Array  # [N]  by how much the server asks each client to move its predictions
+    requested: Array  # [N]  by how much the server asks each client to move its predictions
     response: Array  # [K, D, N]  of the clients' own regressions, constant
 
 
@@ -121,12 +121,12 @@ class SharingADMM(Algorithm):
     def step(self, state: SharingADMMState, now: Round) -> SharingADMMState:
         problem = now.problem
         active = now.available[:, None]
-        requested = now.link.publish(state.asked)
+        requested = now.link.publish(state.requested)
         goal = state.predicted + requested[None]
         model = jnp.einsum("kpn,kn->kp", state.response, goal, precision=HIGHEST)
         model = jnp.where(active, model, state.model)
         predicted = problem.predictions(model)
-        predictions = now.link.known(now.link.send(predicted, sending=now.available), state.said)
+        predictions = now.link.stored(now.link.send(predicted, sending=now.available), state.sent)
         dual, requested = self._server(predictions, state.dual, problem)
         return SharingADMMState(model, predicted, predictions, dual, requested, state.response)
 

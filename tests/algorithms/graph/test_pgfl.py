@@ -767,8 +767,8 @@ class Recorder(Link):
         self.saying = saying
         self.seen = None
 
-    def send(self, message, around=None, clients=None, sending=None, **more):
-        received = super().send(message, around, clients, sending, **more)
+    def send(self, message, reference=None, clients=None, sending=None, **more):
+        received = super().send(message, reference, clients, sending, **more)
         if self.saying is not None:  # words put into the clients' mouths
             received = self.saying
         self.seen = message, received, clients, sending

@@ -242,13 +242,13 @@ def test_exercise_3_8_predictions_are_enough_for_the_discrepancy():
         problem,
         fl.algorithms.ModelAgnosticFedRelax(0.0, points),
         fl.graphs.path(2),
-        metrics=[fl.metrics.trajectory("heard", ("client", "point"))],
+        metrics=[fl.metrics.trajectory("received", ("client", "point"))],
     )
     run = fl.run(simulation, rounds=1)
     models = np.stack([np.linalg.lstsq(x, y)[0] for x, y in data])
     exact = np.mean((points @ models[0] - points @ models[1]) ** 2)
     for k in range(2):
-        received = run.heard_trajectory.values[0, k]
+        received = run.received_trajectory.values[0, k]
         known = np.stack([points @ run.model.values[k], received])  # by node k
         close(fl.problems.prediction_discrepancy(known)[0, 1], exact, rtol=1e-10)
     assert int(run.scalars[0]) == 2 * len(points)

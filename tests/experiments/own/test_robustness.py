@@ -109,7 +109,7 @@ def test_a_number_chooses_the_attack():
     makes = enumerate(rob.ON_MESSAGES.values())
     pairs = jax.jit(
         lambda: [
-            (rob.on_messages(attackers, n).say(*arguments), m(attackers).say(*arguments))
+            (rob.on_messages(attackers, n).corrupt(*arguments), m(attackers).corrupt(*arguments))
             for n, m in makes
         ]
     )
