@@ -175,8 +175,8 @@ class Algorithm:
         (``now.personal_networks``).
       common_models: how many models a server trains, each of participants of its own; networks
         then have a state for each (``now.networks.among``).
-      counts_work: whether :meth:`work` and :meth:`gradients_per_step` say what every round
-        computes, as a clock needs to know.
+      counts_work: whether :meth:`work` and :meth:`gradients_per_step` count the computation of
+        every round, which a clock needs to know.
       walks: how many models go from peer to peer (``now.clock.go_on_at``); ``None``: each peer has
         its own.
       stability: a short description of the bound :meth:`step_bound` and its source.
@@ -301,7 +301,7 @@ class Algorithm:
         Args:
           problem: the simulation's problem.
           network: the simulation's network, if it is the same in all rounds.
-          moments: for a stream, those of its features.
+          moments: for a stream, of its features.
         """
         return None
 
@@ -328,7 +328,7 @@ class Algorithm:
 
     def work(self, problem: Any) -> tuple[Int[Array, " clients"], Int[Array, " clients"]]:
         """Return how many local steps each client takes in a round, and how many sample gradients
-        they evaluate: what a clock multiplies by its seconds.
+        they evaluate; a clock multiplies them by its seconds.
 
         By default as many steps as ``local_steps`` says, or one, on batches of the size that
         ``batches`` or ``batch`` says, or on all samples. Override it if a round computes something
@@ -344,7 +344,7 @@ class Algorithm:
 
     def gradients_per_step(self, problem: Any) -> Float[Array, " clients"] | float:
         """Return how many gradients of each of its samples a local step (:meth:`work`) takes, one
-        number or ``[K]``: a clock's seconds of a step are those of one gradient.
+        number or ``[K]``: a clock's seconds of a step are the seconds of one gradient.
 
         Override it for an algorithm that evaluates several, passes on further batches included.
         """
@@ -456,7 +456,7 @@ def algorithm(
       label: its name.
       reference: a key of ``references.bib``, or several, as of :class:`Algorithm`.
       needs: its requirements and supported features.
-      also: its names in other papers and libraries, and those of its special cases, each with how
+      also: names in other papers and libraries of it and of its special cases, each with how
         the arguments are to be chosen, such as ``"with batches="``; empty if they are free.
 
     Raises:

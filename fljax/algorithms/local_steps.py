@@ -83,7 +83,7 @@ def draw_batches(
 
 
 def whole_model(variables: Float[Array, "chosen numbers"], context: PyTree) -> Array:
-    """The model, where it is what is trained."""
+    """The model, where clients train the model itself."""
     return variables
 
 
@@ -122,7 +122,7 @@ def attracted_to(
 
 def along_losses(losses: Callable[[Reading, Array, PyTree], Array], models: int = 1) -> Direction:
     """Return the gradient of the clients' own objectives with another loss of their samples, as
-    :meth:`~fljax.problems.Problem.gradient_of` has it, in rows of so many models.
+    :meth:`~fljax.problems.Problem.gradient_of` has it, in rows of this number of models.
     """
 
     def direction(part: Problem, model: Array, context: PyTree) -> Array:

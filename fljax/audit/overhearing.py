@@ -543,11 +543,11 @@ def protection(
     nodes = len(matrix)
     if not 0 <= victim < nodes:
         raise ValueError(f"victim must be in 0..{nodes - 1}, got {victim}.")
-    others = [node for node in range(nodes) if node != victim]
-    hear = [node for node in others if matrix[node, victim] > 0]
+    observers = [node for node in range(nodes) if node != victim]
+    hear = [node for node in observers if matrix[node, victim] > 0]
     if not hear:
         raise ValueError(f"node {victim} has no receivers; take another victim.")
-    pairs = list(itertools.combinations(others, 2))
+    pairs = list(itertools.combinations(observers, 2))
     if len(pairs) > MAX_COALITIONS:
         raise ValueError(
             f"{nodes} nodes have {len(pairs)} pairs, and {MAX_COALITIONS} are tried at most; "
@@ -556,7 +556,7 @@ def protection(
     kinds = {
         "one neighbor": [(node,) for node in hear],
         "two nodes": [pair for pair in pairs if set(pair) & set(hear)],
-        "all other nodes": [tuple(others)],
+        "all other nodes": [tuple(observers)],
         "eavesdropper": [()],
     }
 

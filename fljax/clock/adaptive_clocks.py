@@ -50,7 +50,7 @@ class AdaptiveTiers(Tiers):
       probabilities: until they change; equal by default.
       interval: :math:`I\ge1`, in rounds.
       credits: in how many rounds a tier may be drawn: one number for all, or one for each; without
-        it there is no limit.
+        it draws are unlimited.
 
     Raises:
       ValueError: as :class:`Tiers`; an interval below 1, credits that are negative or fewer than
@@ -187,8 +187,8 @@ class Guided(Synchronous):
     .. math:: U_k=N_k\sqrt{\tfrac1{N_k}\sum_j\ell_j^2}
 
     In round :math:`n` the server has of each client that has taken part its utility, the round
-    :math:`L_k` in which that was, and the seconds :math:`D_k` that it took. The utilities, of which
-    the largest five percent count as the greatest of the others, are scaled to :math:`[0,1]`,
+    :math:`L_k` in which that was, and the seconds :math:`D_k` that it took. Utilities are scaled to
+    :math:`[0,1]`, after the largest five percent are cut to the greatest of the others,
     clients whose numbers are old get a bonus, and clients that need more than the preferred seconds
     :math:`T` a penalty:
 
@@ -197,11 +197,11 @@ class Guided(Synchronous):
         u_k=\Big(\frac{U_k-\min U}{\max U-\min U}+\sqrt{\frac{0.1\ln n}{L_k}}\Big)
             \cdot\begin{cases}(T/D_k)^\alpha&\text{if }D_k>T\\1&\text{otherwise}\end{cases}
 
-    Of the :math:`M` participants :math:`\lfloor(1-\varepsilon_n)M\rfloor` are drawn by it: without
-    replacement and with probabilities in proportion to :math:`u_k`, among the clients for which it
-    is at least :math:`c` times as large as the last of as many largest ones. The others are clients
-    that have never taken part, drawn with probabilities in proportion to their expected speed, the
-    inverse of their seconds. The share of these decreases:
+    By utility :math:`\lfloor(1-\varepsilon_n)M\rfloor` of the :math:`M` participants are drawn:
+    without replacement and with probabilities in proportion to :math:`u_k`, among the clients for
+    which it is at least :math:`c` times as large as the last of as many largest ones. The others
+    are clients that have never taken part, drawn with probabilities in proportion to their expected
+    speed, the inverse of their seconds. The share of these decreases:
     :math:`\varepsilon_n=\max(\varepsilon_1\gamma^{n-1},\varepsilon_{\min})`. Where one of the two
     kinds has fewer clients than that, there are more of the other kind.
 

@@ -37,7 +37,7 @@ class AtWork(NamedTuple):
         return jax.tree.map(lambda a: a[slots], rest)
 
     def with_next(self, arrivals: int) -> "AtWork":
-        """Return the same with so many arrivals that come next; of those at the same moment the
+        """Return the same with this number of next arrivals; among arrivals at the same moment the
         clients with the smaller numbers come first.
         """
         if arrivals == 1:
@@ -51,17 +51,17 @@ class AtWork(NamedTuple):
 def _soonest(left: Float[Array, " clients"], client: Int[Array, " clients"]) -> Int[Array, ""]:
     """The index of the least seconds, and among equal ones of the least client number.
 
-    Of several of one client the first counts. It is one reduction of triples: where the minimum is
-    computed first and compared later, XLA may compute the seconds twice and round them otherwise,
-    so that none equals the minimum.
+    Only the first of several messages of one client counts. It is one reduction of triples: where
+    the minimum is computed first and compared later, XLA may compute the seconds twice and round
+    them otherwise, so that none equals the minimum.
     """
 
-    def earlier(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
-        same_time = one[0] == other[0]
-        same_client = same_time & (one[1] == other[1])
-        is_first = (one[0] < other[0]) | (same_time & (one[1] < other[1]))
-        is_first = is_first | (same_client & (one[2] < other[2]))
-        return tuple(jnp.where(is_first, a, b) for a, b in zip(one, other, strict=True))
+    def earlier(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+        same_time = first[0] == second[0]
+        same_client = same_time & (first[1] == second[1])
+        is_first = (first[0] < second[0]) | (same_time & (first[1] < second[1]))
+        is_first = is_first | (same_client & (first[2] < second[2]))
+        return tuple(jnp.where(is_first, a, b) for a, b in zip(first, second, strict=True))
 
     last = np.iinfo(np.int32).max
     operands = left, client, jnp.arange(len(left), dtype=jnp.int32)
@@ -212,8 +212,8 @@ class ArrivalClock:
         transfer = rates.latency_seconds[sender] + self._work.bits_up / rate
         transfer = jnp.where(client == sender, 0, transfer)
         # It computes on one model after the other.
-        others = (at_work.client == client).at[self.slots].set(False)
-        free = jnp.max(jnp.where(others, at_work.left, 0))
+        earlier_models = (at_work.client == client).at[self.slots].set(False)
+        free = jnp.max(jnp.where(earlier_models, at_work.left, 0))
         clients = client[None]
         times = self.clock.devices.times(self._key, self._round, rates, self._work, clients)
         return begin_visits(clients, jnp.maximum(transfer, free)[None], times, at_work.current)
@@ -273,9 +273,9 @@ def begin_work(
     wait = jnp.zeros(clients.shape, dtype)
     left = None
     if availability is not None:
-        there = availability.at(state.seconds[0], clients)
-        wait = there.wait.astype(dtype)
-        left = jnp.where(wait < jnp.inf, there.left, 0).astype(dtype)
+        intervals = availability.at(state.seconds[0], clients)
+        wait = intervals.wait.astype(dtype)
+        left = jnp.where(wait < jnp.inf, intervals.left, 0).astype(dtype)
     times = clock.devices.times(key, round, state.rates, work, clients, left)
     versions = jnp.full(clients.shape, version, jnp.int32)
     return AtWork(clients, wait + times.ended, -wait, times, versions, (), version)
@@ -284,7 +284,7 @@ def begin_work(
 def begin_visits(
     clients: Int[Array, " some"], wait: Float[Array, " some"], times: Times, version: Array
 ) -> AtWork:
-    """Clients that compute when they have received a model, after so many seconds."""
+    """Clients that start to compute these numbers of seconds later, when a model reaches them."""
     nothing = jnp.zeros_like(wait)
     times = times._replace(download=nothing, upload=nothing)
     versions = jnp.full(clients.shape, version, jnp.int32)
@@ -302,7 +302,7 @@ def begin_arrivals(
       key: of round 0.
       work: of all clients.
       model: the server's at the start, or the peers' models.
-      walk: whether models go from peer to peer, the first of which have them at the start.
+      walk: whether models go from peer to peer; at the start the first peers have them.
     """
     clients = len(state.busy[0])
     count = clock.at_work(clients)
@@ -321,9 +321,9 @@ def begin_arrivals(
 
 def busy_seconds(state: ClockState) -> Float[Array, " clients"]:
     """Return how many seconds each client has worked so far, including unfinished work."""
-    busy = jnp.sum(state.busy, axis=0)
+    seconds = jnp.sum(state.busy, axis=0)
     if isinstance(state.at_work, AtWork):
         at_work = state.at_work
         so_far = jnp.clip(at_work.times.ended - at_work.left, 0, at_work.times.ended)
-        busy = busy.at[at_work.client].add(so_far)
-    return busy
+        seconds = seconds.at[at_work.client].add(so_far)
+    return seconds

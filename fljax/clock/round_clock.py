@@ -31,7 +31,7 @@ class ClockState(NamedTuple):
     stood_still: Array  # []  whether no client would ever have been available again
     miscounted: Array  # []  whether messages had other lengths than the clock expected
     at_work: PyTree = ()  # of a clock of single arrivals
-    memory: PyTree = ()  # what a clock that chooses participants keeps of earlier rounds
+    memory: PyTree = ()  # memory of a clock that chooses participants
 
     @classmethod
     def at_start(cls, rates: Rates) -> "ClockState":
@@ -143,7 +143,7 @@ class RoundClock:
         return participants
 
     def remember(self, participants: Participants, reported: Float[Array, " chosen"]) -> None:
-        """Keep what the participants tell of their losses."""
+        """Keep the losses that the participants report."""
         assert self.in_time is not None
         self._memory = self.clock.remember(
             self._memory,
@@ -276,7 +276,7 @@ class RoundClock:
         )
 
     def _last_over_edges(self, link: Link) -> Float[Array, ""]:
-        """When the last message over an edge has arrived, of those that are combined."""
+        """When the last message over an edge that is combined has arrived."""
         sends = link.participants
         clients = len(sends)
         everyone = jnp.arange(clients, dtype=jnp.int32)

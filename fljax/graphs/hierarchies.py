@@ -58,19 +58,20 @@ class Tree(Federation):
             )
         count = self.servers
         levels = []
-        for level, given in enumerate(parents, 1):
+        for level, parents_of_level in enumerate(parents, 1):
             name = f"parents[{level - 1}]"
-            above = np.asarray(checks.array(name, given))
+            above = np.asarray(checks.array(name, parents_of_level))
             if above.shape != (count,):
                 raise ValueError(
                     f"{name} must give each of the {count} servers of level {level} the server "
                     f"above it, got {above.size} numbers."
                 )
-            lower, count = count, numbered(above)
+            lower = count
+            count = numbered(above)
             checks.group_numbers(name, above, count)
-            if bare := sorted({*range(count)} - {*above.tolist()}):
+            if unused := sorted({*range(count)} - {*above.tolist()}):
                 raise ValueError(
-                    f"server {bare[0]} of level {level + 1} has none of the {lower} servers of "
+                    f"server {unused[0]} of level {level + 1} has none of the {lower} servers of "
                     f"level {level} below it; leave it out, or number servers without gaps."
                 )
             levels.append(tuple(above.tolist()))
@@ -84,7 +85,7 @@ class Tree(Federation):
         object.__setattr__(self, "parents", tuple(levels))
 
     def connected(self) -> Bool[Array, ""]:
-        """Whether models reach all servers: under a root they do, whatever graph there is."""
+        """Whether models reach all servers: under a root, or if the graph connects them."""
         return jnp.asarray(True) if self.parents else super().connected()
 
     def require_connected(self) -> "Tree":
@@ -173,10 +174,10 @@ def from_parents(parents: Int[Array, " nodes"] | Sequence[int], clients: int) ->
         )
     _check_parents(above, clients)
     depth = _depths(above)
-    bare = sorted({*range(clients, nodes)} - {*above.tolist()})
-    if bare:
+    unused = sorted({*range(clients, nodes)} - {*above.tolist()})
+    if unused:
         raise ValueError(
-            f"server {bare[0]} has no clients below it: it is the parent of no node; leave it out."
+            f"server {unused[0]} has no clients below it: no node has this parent; leave it out."
         )
     uneven = np.flatnonzero(depth[:clients] != depth[0])
     if uneven.size:

@@ -50,7 +50,7 @@ class ActivationProbabilities(NamedTuple):
 
 @checked
 def edge_coloring(graph: Graph) -> Int[np.ndarray, "nodes nodes"]:
-    """The number of the matching of each edge, ``[K, K]``; -1 where there is no edge.
+    """The number of the matching of each edge, ``[K, K]``; -1 without an edge.
 
     Edges of one number have no node in common. There are at most one more numbers than the most
     neighbors of a node, which is the least possible number or one more; in a bipartite graph it is
@@ -108,7 +108,8 @@ def edge_coloring(graph: Graph) -> Int[np.ndarray, "nodes nodes"]:
         colors that they get if the two are exchanged.
         """
         path = []
-        number, other = second, first
+        number = second
+        other = first
         while number in partner[node]:
             path.append((node, partner[node][number], other))
             node = partner[node][number]
@@ -319,7 +320,7 @@ class RandomMatchings(Varying):
         return self._with(jax.random.bernoulli(key, jnp.asarray(self.probabilities)))
 
     def _with(self, active: Bool[Array, " matchings"]) -> Graph:
-        """The graph whose edges are those of the active matchings."""
+        """The graph with the edges of the active matchings."""
         weights = jnp.where(active, self.step, 0).astype(self.graph.degree.dtype)
         matching = jnp.asarray(self.matching)
         return self.graph.reweighted(lambda k, m: weights[matching[k, m]])

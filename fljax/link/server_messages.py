@@ -486,7 +486,7 @@ class ServerMessages(OutgoingMessages):
         weight_by_lag = jnp.where(lag[None] == lags, weight[None], 0)
         weight_sums = accumulators.weight_sums(weight_by_lag)
         row = jnp.zeros(1, jnp.int32)
-        whole = jax.eval_shape(accumulators.parameters, row) is None
+        rows_are_whole = jax.eval_shape(accumulators.parameters, row) is None
 
         def add(group: Array, real: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             """Add the group's messages to the sums, ``[lags, number * D]``."""
@@ -499,7 +499,7 @@ class ServerMessages(OutgoingMessages):
                 by_lag = jnp.where(real[None], weight_by_lag[:, group], 0)
                 return total + jnp.matmul(by_lag, values, precision=HIGHEST), share
             weights = jnp.where(real, weight[group], 0)[:, None]
-            if whole:  # a row at a time, not a number at a time
+            if rows_are_whole:  # a row at a time, not a number at a time
                 return accumulators.added_to(total, lag[group], group, weights * values), share
             spread = jnp.broadcast_to(weights, indices.shape)
             entries = (lag[group][:, None], indices)  # a lost message has no row: it is dropped
@@ -509,7 +509,7 @@ class ServerMessages(OutgoingMessages):
         size = accumulators.number * accumulators.dim
         zero = jnp.zeros((len(delays.lags), size), weight.dtype)
         # Whole messages have one weight for all of their numbers, so no table of shares is summed.
-        share = jnp.repeat(weight_sums, accumulators.dim, axis=1) if whole else zero
+        share = jnp.repeat(weight_sums, accumulators.dim, axis=1) if rows_are_whole else zero
         total, share = sum_over_senders(add, senders, (zero, share))
         return Line(total, share, weight_sums)
 

@@ -131,7 +131,7 @@ class Metric:
       name: name of its variable in the results.
       measure: ``Snapshot -> []``.
       label: text for the axes of plots.
-      needs: names of what it uses that not every simulation has: ``"optimum"``, the centralized
+      needs: names of its inputs that not every simulation has: ``"optimum"``, the centralized
         one, which is then computed once per run; ``"data"``, all of the clients' data, which a
         stream does not store; ``"test"``, held-out data (:func:`held_out`); ``"labels"``, held-out
         data whose targets are class labels; ``"tasks.truth"``, ``"tasks.test"`` or
@@ -222,7 +222,7 @@ def _mean(
     """
     if now.honest is None and included is None:
         return jnp.mean(rows, axis=0)
-    masks = [given for given in (now.honest, included) if given is not None]
+    masks = [clients for clients in (now.honest, included) if clients is not None]
     counted = functools.reduce(jnp.logical_and, masks)
     mask = counted.reshape((-1,) + (1,) * (rows.ndim - 1))
     return jnp.sum(jnp.where(mask, rows, 0), axis=0) / jnp.sum(counted, dtype=rows.dtype)
@@ -582,7 +582,7 @@ signal_to_noise = Metric(
 #: the round's participants, NaN where there were none. For algorithms with local steps at clients
 #: of a server (:class:`~fljax.algorithms.FedAvg` and its like).
 client_drift = Metric("client_drift", _client_drift, "client drift", decibel=True, needs={"drift"})
-#: Which clients took part in the recorded round: those that sent a message, to a server or to a
+#: Which clients took part in the recorded round: the ones that sent a message, to a server or a
 #: neighbor, ``[K]`` booleans. A late message counts in the round in which it was sent.
 participation = Metric(
     "participation",
@@ -1057,7 +1057,7 @@ def as_metric(metric: Metric | str) -> Metric:
 
 def check_scalar(argument: str, name: object, metrics: Mapping[str, Metric]) -> None:
     """Raise ``ValueError`` unless this is one of the metrics and has one number a round; the
-    message's remedy is for what the metric has instead.
+    message's remedy is for the kind of metric that it is.
     """
     scalars = [label for label, metric in metrics.items() if not metric.dims]
     if isinstance(name, str) and name in metrics and name not in scalars:

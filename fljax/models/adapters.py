@@ -108,7 +108,7 @@ def nnx(make: Callable[..., Any], *arguments: object, **settings: Any) -> Archit
 
     Dropout and batch normalization follow ``module.train()`` and ``module.eval()``. Variables other
     than ``nnx.Param``, such as ``nnx.BatchStat``, are the network's state (``Model(state=...)``);
-    generators are set anew for every step.
+    generators get new keys for every step.
 
     Raises:
       TypeError: nothing to call.
@@ -157,7 +157,7 @@ def haiku(function: Callable[[Array], Array]) -> Architecture:
     """A network of haiku.
 
     One with dropout or batch normalization has a second argument that says whether it trains,
-    ``is_training`` for instance, as haiku's own examples do (the names are those of :func:`linen`).
+    ``is_training`` for instance, as haiku's own examples do (names as in :func:`linen`).
 
     Args:
       function: function of the features ``[N, ...]`` that uses haiku's modules, not yet
@@ -191,7 +191,8 @@ def headed(body: Architecture, head: Architecture) -> Architecture:
     Raises:
       TypeError: not networks of :mod:`fljax.models`.
       ValueError: samples that do not fit, a representation that is not a row for each sample, or
-        a head that keeps a state beside its parameters, once the network meets a problem's samples.
+        a head that keeps a state in addition to its parameters, once the network meets a
+        problem's samples.
 
     Example:
       >>> import flax.linen as nn, fljax as fl

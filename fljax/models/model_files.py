@@ -50,14 +50,14 @@ def save(
     flax, ``pip install 'fljax[networks]'``.
 
     Args:
-      models: ``[D]`` or ``[K, D]``; or results of a study with ``keep_models=True``, of which the
-        models at the end are taken.
+      models: ``[D]`` or ``[K, D]``; or results of a study with ``keep_models=True``: its
+        models at the end.
       path: a file whose name ends in ``.safetensors``; with another ending, the folder of a
         checkpoint. An existing one is replaced.
       problem: whose models they are, or another one with the same network.
       best: of results of several runs, take the run whose last value of this metric is best and
         that did not diverge.
-      client: take the model of this client alone; otherwise those of all, once if they are equal.
+      client: take the model of this client alone; otherwise all models, once if they are equal.
 
     Raises:
       ImportError: the library is not installed.
@@ -269,7 +269,7 @@ def _save_checkpoint(path: Path, parameters: Mapping[str, np.ndarray]) -> Path:
         inner[last] = value
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent}; create it first.")
-    # Written beside it and then moved, so that the old one stays until the new one is complete.
+    # Written under another name and then moved: the old file stays until the new one is complete.
     with writing(path.parent), tempfile.TemporaryDirectory(dir=path.parent) as folder:
         with orbax.checkpoint.StandardCheckpointer() as checkpointer:
             checkpointer.save(Path(folder, "new").absolute(), tree)

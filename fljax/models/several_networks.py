@@ -79,10 +79,10 @@ def _places(
 def several(networks: Sequence[Architecture]) -> SeveralNetworks:
     """Different networks, such as a convolutional and a dense one: every client has one.
 
-    Parameters are ``0/...``, ``1/...`` and so on, those of each network; a model's row holds all of
-    them. Algorithms that clients with different networks can take part in are
-    :class:`~fljax.algorithms.FedMD`, :class:`~fljax.algorithms.FedDF` and those that exchange no
-    parameters, such as :class:`~fljax.algorithms.FedDistill`.
+    The parameters of network 0 are named ``0/...``, of network 1 ``1/...`` and so on; a model's row
+    holds all of them. Clients with different networks can take part in
+    :class:`~fljax.algorithms.FedMD`, :class:`~fljax.algorithms.FedDF` and algorithms that exchange
+    no parameters, such as :class:`~fljax.algorithms.FedDistill`.
 
     Args:
       networks: two or more, with predictions of the same shape.
@@ -107,7 +107,7 @@ def nested(networks: Sequence[Architecture]) -> SeveralNetworks:
     """A network and narrower ones whose parameters are parts of its own, as in HeteroFL.
 
     The parameters are the first network's. Along each axis a narrower network has the leading
-    entries. Of a dense layer after flattened channels it has the rows of its own channels, which
+    entries. In a dense layer after flattened channels it has the rows of its own channels, which
     need not be the leading ones.
 
     Args:
@@ -198,7 +198,7 @@ def _narrowed(positions: Positions, parameters: PyTree) -> PyTree:
 def _positions(
     networks: tuple[Architecture, ...], number: int, sample: tuple[int, ...], dtype: DTypeLike
 ) -> Positions:
-    """The positions of a network's parameters among those of the first.
+    """The positions of a network's parameters among the first network's parameters.
 
     A narrower network is the first one with the parameters outside of it at zero. Weights between
     two units then have a gradient only if both units are connected with samples and predictions,
@@ -226,12 +226,12 @@ def _positions(
         return positions
     with jax.ensure_compile_time_eval(), default_promotion():
         moves = _probe(networks[0], sample, dtype)
-        for _ in wide.paths:  # each pass settles at least the layer after those that are settled
+        for _ in wide.paths:  # each pass settles at least one more layer
             live = _live(moves, wide.shapes, positions)
             settled = tuple(
                 tuple(
-                    found if len(found) == len(before) else before
-                    for found, before in zip(*pair, strict=True)
+                    narrowed if len(narrowed) == len(before) else before
+                    for narrowed, before in zip(*pair, strict=True)
                 )
                 for pair in zip(live, positions, strict=True)
             )
@@ -240,8 +240,8 @@ def _positions(
             if is_same:
                 break
         live = _live(moves, wide.shapes, positions)
-    for path, shape, found, chosen in zip(wide.paths, wide.shapes, live, positions, strict=True):
-        for size, connected, narrower in zip(shape, found, chosen, strict=True):
+    for path, shape, narrowed, chosen in zip(wide.paths, wide.shapes, live, positions, strict=True):
+        for size, connected, narrower in zip(shape, narrowed, chosen, strict=True):
             # Normalization over channels connects all of them.
             if len(narrower) < size and len(connected) not in (size, len(narrower)):
                 raise ValueError(
@@ -287,12 +287,12 @@ def _probe(
         parameters.append(drawn)
 
     def moves(masks: list[np.ndarray]) -> list[np.ndarray]:
-        found = [np.zeros(leaf.shape, bool) for leaf in leaves]
+        dependent = [np.zeros(leaf.shape, bool) for leaf in leaves]
         for drawn, of_probe in zip(parameters, samples, strict=True):
             masked = [leaf * mask for leaf, mask in zip(drawn, masks, strict=True)]
-            for total, leaf in zip(found, gradient(masked, of_probe), strict=True):
+            for total, leaf in zip(dependent, gradient(masked, of_probe), strict=True):
                 total |= np.asarray(leaf) != 0
-        return found
+        return dependent
 
     return moves
 

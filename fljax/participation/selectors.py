@@ -516,8 +516,9 @@ class ByLoss(Selector):
       ... class AboveMedian(fl.participation.ByLoss):
       ...     def ask(self, key, available, samples):
       ...         return fl.participation.Participants(None, available)
-      ...     def chosen(self, key, asked, losses, samples):
-      ...         return asked._replace(here=asked.here & (losses > jnp.median(losses)))
+      ...     def chosen(self, key, candidates, losses, samples):
+      ...         harder = losses > jnp.median(losses)
+      ...         return candidates._replace(here=candidates.here & harder)
       >>> problem = fl.problems.ridge(jax.random.key(0), clients=20, samples=10, dim=2)
       >>> algorithm = fl.algorithms.FedAvg(0.1, selector=AboveMedian())
       >>> run = fl.run(fl.Simulation(problem, algorithm), rounds=1)
@@ -542,15 +543,15 @@ class ByLoss(Selector):
     def chosen(
         self,
         key: Array,
-        asked: Participants,
-        losses: Float[Array, " asked"],
-        samples: Int[Array, " asked"],
+        candidates: Participants,
+        losses: Float[Array, " candidates"],
+        samples: Int[Array, " candidates"],
     ) -> Participants:
         """Return the participants, given the loss and the number of samples of each candidate.
 
         Args:
           key: consumed.
-          asked: the candidates.
+          candidates: the clients whose losses are known.
           losses: of each, the mean over its samples.
           samples: of each, how many it has.
         """
@@ -641,13 +642,13 @@ class PowerOfChoice(ByLoss, _Counted):
     def chosen(
         self,
         key: Array,
-        asked: Participants,
-        losses: Float[Array, " asked"],
-        samples: Int[Array, " asked"],
+        candidates: Participants,
+        losses: Float[Array, " candidates"],
+        samples: Int[Array, " candidates"],
     ) -> Participants:
-        losses = jnp.where(asked.here, losses, -jnp.inf)
+        losses = jnp.where(candidates.here, losses, -jnp.inf)
         best = jax.lax.top_k(losses, self.count)[1]
-        return Participants(asked.numbers[best], asked.here[best])
+        return Participants(candidates.numbers[best], candidates.here[best])
 
 
 @module
@@ -706,12 +707,12 @@ class ActiveSampling(ByLoss, _Counted):
     def chosen(
         self,
         key: Array,
-        asked: Participants,
-        losses: Float[Array, " asked"],
-        samples: Int[Array, " asked"],
+        candidates: Participants,
+        losses: Float[Array, " candidates"],
+        samples: Int[Array, " candidates"],
     ) -> Participants:
         k_values, k_rest = jax.random.split(key)
-        active = asked.here
+        active = candidates.here
         never = -jnp.inf
         value = jnp.where(active, jnp.sqrt(samples.astype(losses.dtype)) * losses, jnp.inf)
         # The small term makes a product that should be a whole number round down to it.
@@ -731,7 +732,7 @@ class ActiveSampling(ByLoss, _Counted):
         any_order = jax.random.uniform(k_rest, value.shape, losses.dtype)
         rest = jax.lax.top_k(jnp.where(remaining, any_order, never), uniform_count)[1]
         drawn = jnp.concatenate([retained[best], remaining[rest]])
-        return Participants(asked.numbers[jnp.concatenate([best, rest])], drawn)
+        return Participants(candidates.numbers[jnp.concatenate([best, rest])], drawn)
 
 
 @module

@@ -18,7 +18,7 @@ from fljax.partitions.sizes import cut_by_shares, equal_parts
 
 
 class _ByClass(NamedTuple):
-    """The rows of a pool sorted by class, those of a class in random order, inactive ones last."""
+    """The rows of a pool by class, in random order within a class, inactive rows last."""
 
     order: Int[Array, " rows"]
     sizes: Int[Array, " classes"]
@@ -37,7 +37,7 @@ def by_class(key: Array, pool: Pool) -> _ByClass:
 
 
 def owners_of_table(ordered: _ByClass, table: Int[Array, "classes clients"]) -> Int[Array, " rows"]:
-    """The owners of rows of which each client gets given numbers of each class, ``[N]``.
+    """The owner of each row if clients get these numbers of rows of each class, ``[N]``.
 
     Args:
       ordered: the rows.
@@ -106,8 +106,8 @@ class EqualDirichlet(_ByLabel):
 
     One client after the other draws the class of each of its rows from its own distribution; a
     class that has no rows left is drawn no more, and the others in proportion. (Where a client's
-    distribution has rounded to zero for all that are left, it takes what is left in proportion to
-    its amount.) Sizes differ by one at most.
+    distribution has rounded to zero for all classes that are left, it takes them in proportion to
+    their numbers of rows.) Sizes differ by one at most.
 
     Args:
       concentration: :math:`\alpha>0`. In the notation of others,
@@ -168,9 +168,9 @@ def _drawn_from_classes(
 ) -> Int[Array, " classes"]:
     """How many rows of each class a client draws, one by one from its distribution.
 
-    All draws are made together and those of a class beyond what is left of it are made again from
-    the other classes. Which draw exceeds does not matter: a class accepts as many as it has,
-    whenever they come, so the numbers have the same distribution as one by one.
+    All draws are made together; a class that is drawn more often than it has rows left accepts as
+    many, and the excess is drawn again from the other classes. Which of its draws it accepts does
+    not matter, so the numbers have the same distribution as if rows were drawn one by one.
 
     Args:
       key: consumed.
@@ -203,7 +203,7 @@ def _drawn_from_classes(
 
 @module
 class LabelsPerClient(_ByLabel):
-    """Each client has rows of exactly so many classes.
+    """Each client has rows of exactly ``classes`` classes.
 
     Client ``k`` has class ``k`` modulo the number of classes, so that with as many clients as
     classes every class is somewhere, and further classes at random. The rows of a class are shared
@@ -259,7 +259,7 @@ def _shared_equally(sizes: Int[Array, " classes"], has: Array) -> Int[Array, "cl
 
 @module
 class Shards(_ByLabel):
-    """Rows sorted by label and cut into shards, of which each client gets some at random.
+    """Rows sorted by label and cut into shards; each client gets some shards at random.
 
     Rows of one label are in random order; the sizes of shards differ by one at most.
 

@@ -76,8 +76,8 @@ class Mixed(Partitioner):
         owners = jnp.full(pool.size, clients, jnp.int32)
         for number, (rule_key, rule) in enumerate(zip(keys, self.rules, strict=True)):
             active = pool.active & (part == number)
-            here = rule.owners(rule_key, pool._replace(active=active), clients)
-            owners = jnp.where(active, here, owners)
+            owners_in_part = rule.owners(rule_key, pool._replace(active=active), clients)
+            owners = jnp.where(active, owners_in_part, owners)
         return owners
 
 
@@ -137,12 +137,12 @@ class _WithMoves(Partitioner):
         rule_key, order_key = jax.random.split(key)
         owners = self.rule.owners(rule_key, pool, clients)
         sizes = jnp.zeros(clients + 1, jnp.int32).at[owners].add(1)
-        given, received = self.moves(sizes[:-1])
-        given = jnp.append(given, jnp.int32(0))  # rows without a client stay
+        surplus, received = self.moves(sizes[:-1])
+        surplus = jnp.append(surplus, jnp.int32(0))  # rows without a client stay
         # The last rows of a random order of each client's rows are given away.
         rank = ranks_within(order_key, owners, clients + 1)
-        over = rank - (sizes - given)[owners]
-        number = (jnp.cumsum(given, dtype=jnp.int32) - given)[owners] + over
+        over = rank - (sizes - surplus)[owners]
+        number = (jnp.cumsum(surplus, dtype=jnp.int32) - surplus)[owners] + over
         receiver = positions_in_blocks(jnp.cumsum(received, dtype=jnp.int32), pool.size)
         return jnp.where(over >= 0, receiver[jnp.maximum(number, 0)], owners)
 
@@ -189,16 +189,16 @@ class AtLeast(_WithMoves):
         by_size = jnp.argsort(-surplus)
         before = jnp.cumsum(surplus[by_size], dtype=jnp.int32) - surplus[by_size]
         missing = jnp.sum(lacking, dtype=jnp.int32)
-        given = jnp.clip(missing - before, 0, surplus[by_size])
-        return jnp.zeros_like(given).at[by_size].set(given), lacking
+        passed_on = jnp.clip(missing - before, 0, surplus[by_size])
+        return jnp.zeros_like(passed_on).at[by_size].set(passed_on), lacking
 
 
 @module
 class AtMost(_WithMoves):
     """The partition of another rule, in which no client has more than a number of rows.
 
-    What a client has beyond it goes, at random rows, to the clients with fewer, in proportion to
-    what they lack to that number. Arrays of a problem on a pool have room for this number, and
+    A client's rows beyond this number go, at random, to the clients with fewer, in proportion to
+    the rows that each lacks. Arrays of a problem on a pool have room for this number, and
     batches are drawn within it: where a rule such as :class:`Dirichlet` could give one client
     nearly everything, a bound that is rarely met saves memory and time.
 

@@ -14,11 +14,11 @@ from fljax.partitions.sizes import random_ranks
 class Shared(Partitioner):
     """Clients that have rows in common, besides rows of their own by another rule.
 
-    So many rows are set apart at random, and every client gets all of them, or so many of them,
+    ``rows`` rows are set apart at random, and every client gets all of them, or ``each`` of them,
     drawn for each client. Its rows are in random order, own and common ones mixed.
 
     A row that several clients have is protected by a budget of a sample's privacy at each of them,
-    and not against all of them together: results say so.
+    and not against all of them together; results name this limit.
 
     Args:
       rule: of the other rows; it cannot itself be of shared rows.
@@ -27,8 +27,8 @@ class Shared(Partitioner):
 
     Raises:
       TypeError: something else than a rule.
-      ValueError: more rows for each client than are set apart, or so many that the others do not
-        suffice for a row for each client.
+      ValueError: more rows for each client than are set apart, or so few other rows that a client
+        would get none of them.
 
     Reference:
       Zhao et al. 2018, section 4: the ratio ``rows / (N - rows)`` is their beta, ``each / rows``
@@ -68,11 +68,11 @@ class Shared(Partitioner):
                 f"{pool.size}."
             )
         self.rule.check(pool, clients)
-        others = pool.size - self.rows
-        least, largest = self.rule.bounds(others, clients)
-        if least * clients > others or largest * clients < others:
+        unshared = pool.size - self.rows
+        least, largest = self.rule.bounds(unshared, clients)
+        if least * clients > unshared or largest * clients < unshared:
             raise ValueError(
-                f"the rule cannot distribute the {others} rows that are not shared to {clients} "
+                f"the rule cannot distribute the {unshared} rows that are not shared to {clients} "
                 f"clients with from {least} to {largest} rows each; take other numbers."
             )
 
@@ -94,10 +94,10 @@ class Shared(Partitioner):
             .at[rank]
             .set(jnp.arange(pool.size, dtype=jnp.int32), mode="drop")
         )
-        own = pool._replace(active=rank >= self.rows)
-        owners = self.rule.owners(rule_key, own, clients)
+        unshared = pool._replace(active=rank >= self.rows)
+        owners = self.rule.owners(rule_key, unshared, clients)
         keys = jax.random.split(choice_key, clients)
-        chosen = jax.vmap(lambda one: jax.random.permutation(one, common)[: self._each])(keys)
+        chosen = jax.vmap(lambda key: jax.random.permutation(key, common)[: self._each])(keys)
         number = jnp.arange(clients, dtype=jnp.int32)
         entries = jnp.concatenate([jnp.arange(pool.size, dtype=jnp.int32), chosen.ravel()])
         owners = jnp.concatenate([owners, jnp.repeat(number, self._each)])

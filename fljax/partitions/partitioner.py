@@ -188,7 +188,7 @@ class Partitioner:
 
         Raises:
           TypeError: no labels, for a rule that needs them; traced labels without ``classes``.
-          ValueError: labels that are no whole numbers or out of range, more clients than rows,
+          ValueError: labels other than whole numbers in range, more clients than rows,
             a pool that the rule cannot distribute.
 
         Example:
@@ -217,7 +217,7 @@ class Partitioner:
         """Raise ``ValueError`` where the rule cannot distribute this pool."""
 
     def bounds(self, rows: int, clients: int) -> tuple[int, int]:
-        """The least and the largest number of rows that a client can get, whatever the key.
+        """The least and the largest number of rows that a client can get with any key.
 
         Arrays have room for the largest. A rule that can give one client all rows is better used
         within :class:`AtMost`.
@@ -279,7 +279,7 @@ def of_owners(key: Array, owners: Int[Array, " rows"], clients: int) -> Partitio
 
 
 def random_order_within(key: Array, groups: Int[Array, " rows"], count: int) -> Array:
-    """The rows sorted by group, those of a group in random order, ``[N]``.
+    """The rows sorted by group, in random order within a group, ``[N]``.
 
     Rows are sorted by 64 bits: the group's number, then random bits. Two sorted words take three
     quarters of the time of three. All orders of a group are equally likely but for ties, whose

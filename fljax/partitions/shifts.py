@@ -1,6 +1,6 @@
 """Changes of the samples of a pool that depend on their client: feature shift and label noise.
 
-A partition decides who has a sample; a shift decides what the client sees of it. Shifts are pure
+A partition assigns samples to clients; a shift changes how a client sees them. Shifts are pure
 functions of a key, applied to the pool once it is partitioned, with their numbers traced. Each
 scenario then has a changed pool of its own, as large as the pool.
 """
@@ -24,7 +24,7 @@ class OwnedSamples(NamedTuple):
       targets: ``[R, ...]``.
       owners: ``[R]``, the client of each; ``clients`` for none.
       clients: ``K``, static.
-      classes: ``C``, static; ``None`` where targets are no labels.
+      classes: ``C``, static; ``None`` unless targets are labels.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -103,7 +103,7 @@ class Rotation(Shift):
         in turns.
 
     Raises:
-      ValueError: another number of clients, features that are no images
+      ValueError: another number of clients, features other than images
         (``[R, height, width]`` or ``[R, height, width, channels]``), images that are not square.
 
     Reference:
@@ -148,11 +148,11 @@ class Rotation(Shift):
     def apply(self, key: Array, samples: OwnedSamples) -> OwnedSamples:
         quarters = _groups(samples.clients, 4)[0] if self.quarters is None else self.quarters
         of_client = jnp.broadcast_to(jnp.asarray(quarters, jnp.int32), (samples.clients,))
-        turn = samples.over_features(samples.of_owners(of_client) % 4)
+        turns = samples.over_features(samples.of_owners(of_client) % 4)
         images = jnp.asarray(samples.features)
         turned = images
         for quarter in (1, 2, 3):
-            turned = jnp.where(turn == quarter, jnp.rot90(images, quarter, axes=(1, 2)), turned)
+            turned = jnp.where(turns == quarter, jnp.rot90(images, quarter, axes=(1, 2)), turned)
         return samples._replace(features=turned)
 
 
@@ -286,7 +286,7 @@ class PermutedFeatures(Shift):
         group, count = _groups(samples.clients, self.groups)
         rows = features.reshape(len(features), -1)
         keys = jax.random.split(key, count)
-        orders = jax.vmap(lambda one: jax.random.permutation(one, rows.shape[1]))(keys)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows.shape[1]))(keys)
         of_client = orders[group].astype(jnp.int32)
         changed = jnp.take_along_axis(rows, samples.of_owners(of_client), axis=1)
         belongs = (samples.owners < samples.clients)[:, None]
@@ -315,7 +315,7 @@ class LabelNoise(_OfLabels):
       rate: the probability, ``[K]`` or one number.
 
     Raises:
-      ValueError: another number of clients, a rate outside of 0 to 1, targets that are no labels.
+      ValueError: another number of clients, a rate outside of 0 to 1, targets other than labels.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -365,7 +365,7 @@ class PermutedLabels(_OfLabels):
         permutation of its own.
 
     Raises:
-      ValueError: less than one group, targets that are no labels.
+      ValueError: less than one group, targets other than labels.
 
     Example:
       >>> import numpy as np, fljax as fl
@@ -390,7 +390,7 @@ class PermutedLabels(_OfLabels):
         group, count = _groups(samples.clients, self.groups)
         keys = jax.random.split(key, count)
         classes = samples.classes
-        names = jax.vmap(lambda one: jax.random.permutation(one, classes))(keys)
+        names = jax.vmap(lambda key: jax.random.permutation(key, classes))(keys)
         unchanged = jnp.arange(samples.classes, dtype=names.dtype)[None]
         table = jnp.concatenate([names[group], unchanged])
         targets = jnp.asarray(samples.targets)

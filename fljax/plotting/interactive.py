@@ -193,7 +193,7 @@ def _figure(dataset: xr.Dataset, table: Table, target: Mapping[str, float]) -> d
     """The figure for Plotly: for each curve the lower end of its band, the upper end, the mean.
 
     Where seeds have records at different times, a mean at a time is not that at a round; the same
-    curves over time then follow as further lines, of which one or the other are visible.
+    curves over time then follow as further lines; one kind is visible at a time.
     """
     metrics = [str(name) for name in table.numbers["metric"].values]
     grid = table.axes
@@ -289,7 +289,7 @@ def _at_times(dataset: xr.Dataset, metrics: Sequence[str]) -> list[xr.Dataset]:
 
 
 def _joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """The arrays of all lines, those of each part after another."""
+    """The arrays of all lines, part after part."""
     return {key: [array for part in parts for array in part[key]] for key in parts[0]}
 
 

@@ -4,9 +4,9 @@ A mechanism is a class with a ``scope``, the place where its noise is added: ``"
 :class:`~fljax.privacy.Notion`; ``"server"``, a :class:`ServerMechanism`; ``"gradient"``, a
 :class:`GradientMechanism`. Algorithms name the scopes under which they run
 (:class:`~fljax.algorithms.Needs`), and nothing in the library asks for a class: one with the
-attributes and methods of its scope is a mechanism like those of the library.
+attributes and methods of its scope is a mechanism like the library's.
 
-Besides those of its scope, a mechanism may declare:
+A mechanism may also declare:
 
 * ``gaussian_noise``: see :func:`fljax.privacy.notions.is_gaussian`;
 * ``refuses``: the parts of a :class:`~fljax.Simulation` that its account does not cover, each with

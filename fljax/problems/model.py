@@ -159,19 +159,19 @@ class FunctionLoss(Loss):
             raise ValueError(
                 "the loss does not say which predictions are right; give FunctionLoss(right=...)."
             )
-        found = self.right(prediction, target)
-        if checks.dtype_of(found) != np.bool_:
+        is_right = self.right(prediction, target)
+        if checks.dtype_of(is_right) != np.bool_:
             raise TypeError(
                 "the function right must return booleans, whether each prediction is right, such "
-                f"as jnp.argmax(prediction, -1) == target, got {checks.shown(found)}."
+                f"as jnp.argmax(prediction, -1) == target, got {checks.shown(is_right)}."
             )
-        return found
+        return is_right
 
     @property
     def functions(self) -> dict[str, Callable[..., Array]]:
-        """The plain functions, by what they are called in messages."""
+        """The plain functions, by their names in error messages."""
         functions = {"loss": self.function, "function right": self.right}
-        return {name: one for name, one in functions.items() if one is not None}
+        return {name: function for name, function in functions.items() if function is not None}
 
 
 def _as_loss(loss: Any) -> Loss:
@@ -265,7 +265,7 @@ class Model(Problem):
         self._check_assignment()
 
     def _check_parts(self) -> None:
-        """Raise unless the parameters that nobody trains are as many as there are."""
+        """Raise unless ``rest`` has one number for each parameter that no client trains."""
         if self.trained is None and self.rest is None:
             return
         if not isinstance(self.trained, str) or self.rest is None:
@@ -336,7 +336,7 @@ class Model(Problem):
 
     @property
     def networks(self) -> tuple[Architecture, ...]:
-        """The networks of which each client has one; a single one for all by default."""
+        """The different networks of clients; a single one for all by default."""
         if isinstance(self.architecture, SeveralNetworks):
             return self.architecture.networks
         return (self.architecture,)
@@ -351,10 +351,10 @@ class Model(Problem):
         """As in :class:`Problem`."""
         if not isinstance(self.architecture, SeveralNetworks):
             return np.ones((1, self.dim), bool)
-        held = np.zeros((len(self.networks), self._whole_layout.dim), bool)
-        for of_network, places in zip(held, self.architecture.places(*self._sample), strict=True):
-            of_network[places] = True
-        return self._of_trained(held)
+        masks = np.zeros((len(self.networks), self._whole_layout.dim), bool)
+        for mask, places in zip(masks, self.architecture.places(*self._sample), strict=True):
+            mask[places] = True
+        return self._of_trained(masks)
 
     def _of_trained(self, mask: np.ndarray) -> np.ndarray:
         """The entries ``[..., D]`` of all parameters that are of trained ones."""
@@ -473,12 +473,12 @@ class Model(Problem):
         ]
         if len(behaviors) == 1:
             return behaviors[0]
-        if any(jax.tree.leaves(one.state) for one in behaviors):
+        if any(jax.tree.leaves(behavior.state) for behavior in behaviors):
             raise ValueError(
-                "networks of several sizes have no state, such as running means: those of one say "
-                "nothing of another's; normalize by groups or layers."
+                "networks of several sizes cannot have a state, such as running means, which "
+                "differs in size and meaning between them; normalize by groups or layers."
             )
-        return Behavior((), any(one.is_random for one in behaviors))
+        return Behavior((), any(behavior.is_random for behavior in behaviors))
 
     @property
     def has_state(self) -> bool:
@@ -566,10 +566,13 @@ class Model(Problem):
         if remembered is not None and remembered[0] is w and remembered[2] == checks.trace_state():
             return remembered[1]
 
-        def moved(given: tuple[Array, NetworkContext], x: Array, y: Array, weights: Array) -> Any:
-            return self._trained(given[0], x, given[1])[1]
+        def state_after(
+            model_and_context: tuple[Array, NetworkContext], x: Array, y: Array, weights: Array
+        ) -> Any:
+            row, context = model_and_context
+            return self._trained(row, x, context)[1]
 
-        return self._map_clients(moved, (w, self._contexts))
+        return self._map_clients(state_after, (w, self._contexts))
 
     @property
     def _contexts(self) -> NetworkContext | None:
@@ -612,8 +615,8 @@ class Model(Problem):
             part = replace(part, assignment=jnp.asarray(self.assignment)[clients])
         return part
 
-    def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
-        extra, context = given
+    def _context_and_extra(self, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        extra, context = inputs
         return context, extra
 
     def _of_samples(
@@ -689,8 +692,8 @@ class Model(Problem):
                 )
         if self.represents:
             self._check_representation(traced, row, features, predictions)
-        given = ((), None)
-        value = traced("the loss has no value for", self._losses, row, given, features, targets)
+        nothing = ((), None)
+        value = traced("the loss has no value for", self._losses, row, nothing, features, targets)
         if value.shape != (2,):
             raise ValueError(
                 "the loss must return one number of each sample, [N] or [N, ...], got "
@@ -699,7 +702,7 @@ class Model(Problem):
         self._check_samples(traced, row, features, targets)
         weights = ShapeDtypeStruct((2,), self.dtype)
         gradient = self._client_gradient(self._losses)
-        arguments = ((row, given), features, targets, weights)
+        arguments = ((row, nothing), features, targets, weights)
         traced("the network is not differentiable for", gradient, *arguments)
 
     def _check_alike(self, features: ShapeDtypeStruct) -> None:
@@ -1028,13 +1031,14 @@ class Model(Problem):
         :func:`fljax.run` reads the participants of the next round while the device computes this
         one, so that memory holds a few cohorts for any number of clients; states that an
         algorithm keeps of each client stay in the host's memory, or in a file. :func:`fljax.sweep`
-        reads a cohort once for all grid points that share it. All draws are those of a run from
-        memory with the same key, and its numbers but for rounding. It takes algorithms whose
-        clients learn and speak only when they participate, and selectors that choose participants
-        without looking at models (``clients_per_round=``, :class:`~fljax.participation.Drawn`,
-        :class:`~fljax.participation.Cyclic`, :class:`~fljax.participation.Unequal`, or
-        :class:`~fljax.participation.Fraction`, under which batches are drawn otherwise than in
-        memory), or, of several servers, :class:`~fljax.participation.PerServer`. Where padding
+        reads a cohort once for all grid points that share it. All draws equal the draws of a run
+        from memory with the same key, and its numbers agree but for rounding. It takes algorithms
+        whose clients learn and send only when they participate, and selectors that choose
+        participants without looking at models (``clients_per_round=``,
+        :class:`~fljax.participation.Drawn`, :class:`~fljax.participation.Cyclic`,
+        :class:`~fljax.participation.Unequal`, or :class:`~fljax.participation.Fraction`, under
+        which batches are drawn otherwise than in memory), or, of several servers,
+        :class:`~fljax.participation.PerServer`. Where padding
         clients to the largest one would at least double the samples of a round, they are a pool, as
         in :meth:`from_pool`.
 
@@ -1197,20 +1201,20 @@ class Model(Problem):
     def _layouts(self) -> tuple[Layout, Layout]:
         """The positions of the parameters that are trained, and of the others."""
         assert self.trained is not None
-        whole = self._whole_layout
-        chosen = whole.coordinates(self.trained)
-        return whole.part(np.flatnonzero(chosen)), whole.part(np.flatnonzero(~chosen))
+        layout = self._whole_layout
+        is_trained = layout.coordinates(self.trained)
+        return layout.part(np.flatnonzero(is_trained)), layout.part(np.flatnonzero(~is_trained))
 
     def _tree(self, row: Float[Array, " dim"], rest: Array | None = None) -> Any:
-        """The network's parameters of a model: the model's own, and those that no client trains."""
+        """The network's parameters of a model: trained ones from its row, and the fixed ones."""
         if self.trained is None:
             return self.layout.parameters(row)
-        trained, others = self._layouts
+        trained_layout, fixed_layout = self._layouts
         rest = self.rest if rest is None else rest
         return jax.tree.map(
-            lambda own, other: other if own is None else own,
-            trained.parameters(row),
-            others.parameters(jnp.asarray(rest)),
+            lambda trained, fixed: fixed if trained is None else trained,
+            trained_layout.parameters(row),
+            fixed_layout.parameters(jnp.asarray(rest)),
             is_leaf=lambda leaf: leaf is None,
         )
 
@@ -1313,7 +1317,7 @@ class Model(Problem):
         return self
 
     def prepare(self) -> "Model":
-        """The same problem, with JAX arrays, and what is known of its numbers of samples."""
+        """The same problem with JAX arrays, and its numbers of samples where they are concrete."""
         full = checks.is_concrete(self.weights) and bool(np.all(np.asarray(self.weights) > 0))
         return replace(jax.tree.map(jnp.asarray, self), full=full)
 
@@ -1333,8 +1337,8 @@ class Model(Problem):
             state = _first(self.initial_state()) if context is None else context.state
 
         def evaluate(network: Architecture, parameters: PyTree, inputs: Array) -> Array:
-            given = state if self.has_state else self._no_state_of(network)
-            return getattr(network, evaluates)(parameters, given, inputs)
+            network_state = state if self.has_state else self._no_state_of(network)
+            return getattr(network, evaluates)(parameters, network_state, inputs)
 
         return self._computed(evaluate, row, features, context)
 
@@ -1463,11 +1467,19 @@ class Model(Problem):
             values = score(self.loss, predictions, targets)
         return jnp.mean(values, axis=tuple(range(1, jnp.ndim(values))), dtype=self.dtype)
 
-    def _losses(self, row: Array, given: PyTree, features: Array, targets: Array) -> Array:
-        """``[N]``, of one model for some samples; ``given`` is what an algorithm gives, and the
-        context.
+    def _losses(
+        self, row: Array, extra_and_context: PyTree, features: Array, targets: Array
+    ) -> Array:
+        """``[N]``, of one model for some samples.
+
+        Args:
+          row: the model.
+          extra_and_context: further inputs of the algorithm's own loss, and the network's context.
+          features: of the samples.
+          targets: of the samples.
         """
-        return self._values(value_of, self._outputs(row, features, given[1]), targets)
+        context = extra_and_context[1]
+        return self._values(value_of, self._outputs(row, features, context), targets)
 
     def _chunk(self, numbers_per_sample: int, single: bool = False) -> int:
         """Number of samples per chunk; ``single``: for gradients of single samples, read several
@@ -1486,7 +1498,7 @@ class Model(Problem):
     def _chunk_bytes(self) -> int:
         """The limit of a client's activations on a CPU."""
         if any(_has_loops(network, *self._sample) for network in self.networks):
-            return DEVICE_CHUNK_BYTES  # one place of the sequences is in the cache at a time
+            return DEVICE_CHUNK_BYTES  # one element of the sequences is in the cache at a time
         shape, dtype = self._sample
         is_image = len(shape) > 1 and jnp.issubdtype(dtype, jnp.floating)
         return IMAGE_CHUNK_BYTES if is_image else CHUNK_BYTES
@@ -1564,8 +1576,10 @@ class Model(Problem):
     def predictions(self, w: Float[Array, "clients dim"]) -> Array:
         """``[K, N, ...]``."""
 
-        def predict(given: tuple[Array, Any], x: Array, y: Array, weights: Array) -> Array:
-            row, context = given
+        def predict(
+            model_and_context: tuple[Array, Any], x: Array, y: Array, weights: Array
+        ) -> Array:
+            row, context = model_and_context
             return self._outputs(row, x, context)
 
         return self._map_clients(predict, (w, self._contexts))
@@ -1587,8 +1601,8 @@ class Model(Problem):
     ) -> Float[Array, "clients models"]:
         """As in :class:`Problem`, one model after the other; each with the state of its client."""
 
-        def score_model(given: tuple[Array, Array]) -> Array:
-            row, number = given
+        def score_model(model_and_number: tuple[Array, Array]) -> Array:
+            row, number = model_and_number
             models = jnp.broadcast_to(row, (self.clients, self.dim))
             return self.seen_by(number).scores(models, score)
 
@@ -1612,9 +1626,9 @@ class Model(Problem):
 
     def _scored(self, score: Callable) -> Callable[..., Array]:
         def weighted_sum(
-            given: tuple[Array, Any], features: Array, targets: Array, weights: Array
+            model_and_context: tuple[Array, Any], features: Array, targets: Array, weights: Array
         ) -> Array:
-            row, context = given
+            row, context = model_and_context
             predictions = self._outputs(row, features, context)
             return jnp.sum(weights * self._values(score, predictions, targets))
 
@@ -1655,29 +1669,32 @@ class Model(Problem):
                 return part._gradient_of_losses(losses, w, extra, parts)
 
             return over_tiles(self, gradient_of_part, w, extra, self._contexts)
-        given = (w, (extra, self._contexts))
+        arguments = (w, (extra, self._contexts))
         size = self._chunk(self._activations)
         if self.clip is not None:
-            first_sample = _first((given, self.features[:, 0], self.targets[:, 0]))
+            first_sample = _first((arguments, self.features[:, 0], self.targets[:, 0]))
             numbers_per_sample = self._activations + numbers_of(
                 self._sample_gradient(losses), *first_sample
             )
             size = self._chunk(numbers_per_sample, single=True)
         if in_training and self.mixes_samples and self.clip is None:
-            gradient, state = self._map_clients(self._gradient_and_state(losses), given)
+            gradient, state = self._map_clients(self._gradient_and_state(losses), arguments)
             # The steps ask for the state after the gradient, at the same models in the same trace.
             if state is not None:
                 object.__setattr__(self, "_state_of_gradient", (w, state, checks.trace_state()))
             return gradient
         if in_training:  # a batch is one piece: it has one key, and may be normalized as a whole
             size = self.samples
-        return self._map_clients(self._summed(size, self._client_gradient(losses, parts)), given)
+        gradient_sums = self._summed(size, self._client_gradient(losses, parts))
+        return self._map_clients(gradient_sums, arguments)
 
     def _gradient_and_state(self, losses: Callable[..., Array]) -> Callable[..., Any]:
         """The gradient of a client's loss in training, and the network's state after it."""
 
-        def of_client(given: PyTree, x: Array, y: Array, weights: Array) -> tuple[Array, PyTree]:
-            row, (extra, context) = given
+        def of_client(
+            arguments: PyTree, x: Array, y: Array, weights: Array
+        ) -> tuple[Array, PyTree]:
+            row, (extra, context) = arguments
 
             def loss_sum(row: Array) -> tuple[Array, PyTree]:
                 collected = _CollectedState(context, row)
@@ -1693,14 +1710,17 @@ class Model(Problem):
     ) -> Float[Array, "clients samples width"]:
         """``[K, N, R]``, the input of the head at each client's samples."""
 
-        def represent(given: tuple[Array, Any], x: Array, y: Array, weights: Array) -> Array:
-            return self._representation(given[0], x, given[1])
+        def represent(
+            model_and_context: tuple[Array, Any], x: Array, y: Array, weights: Array
+        ) -> Array:
+            row, context = model_and_context
+            return self._representation(row, x, context)
 
         return self._map_clients(represent, (w, self._contexts))
 
     @property
     def represents(self) -> bool:
-        """Whether the network says its representation of samples."""
+        """Whether the network declares a representation of samples."""
         if any(network.head_paths is None for network in self.networks):
             return False
         return len(self.networks) == 1 or len(set(map(self._represented, self.networks))) == 1
@@ -1731,8 +1751,8 @@ class Model(Problem):
             self.networks, self.architecture.places(*self._sample), strict=True
         ):
             assert network.head_paths is not None
-            own = layout_of(network, *self._sample).coordinates(network.head_paths)
-            mask[places[own]] = True
+            in_head = layout_of(network, *self._sample).coordinates(network.head_paths)
+            mask[places[in_head]] = True
         return self._of_trained(mask)
 
     def mean_gradient(self, w: Float[Array, " dim"]) -> Float[Array, " dim"]:
@@ -1817,7 +1837,7 @@ class PopulationModel(OnDisk, Model):
       population: the clients.
       evaluated: ``[J]``, the clients whose samples metrics read.
       view: the problem of these, in memory, with held-out data of each if there are some.
-      padded: whether a round's samples are padded to the largest client whatever that takes.
+      padded: whether a round's samples are padded to the largest client at any cost in memory.
     """
 
     population: Population = static(kw_only=True)

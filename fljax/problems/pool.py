@@ -38,7 +38,7 @@ class PooledRows:
 
     Args:
       pool: ``[R, ...]``.
-      rows: ``[K, N]``, indices; those of padding are of any row.
+      rows: ``[K, N]``, indices; padding has the index of any row.
       tile: number of samples of a tile (:func:`tiles_of`), the same for all clients and for some of
         them, since roundings depend on it.
       disjoint: whether no row is at two clients, which bounds the number of tiles by the pool.
@@ -91,7 +91,7 @@ class PooledRows:
         return PooledRows(function(self.pool), self.rows, self.tile, self.disjoint)
 
     def of_clients(self, clients: Int[Array, " chosen"]) -> "PooledRows":
-        """The rows of some of the clients, of which one may be there several times."""
+        """The rows of some of the clients; the same client may occur several times."""
         return PooledRows(self.pool, jnp.asarray(self.rows)[clients], self.tile, disjoint=False)
 
     def astype(self, dtype: Any) -> "PooledRows":
@@ -145,8 +145,8 @@ def tiles_of(features: PooledRows, weights: Float[Array, "clients samples"]) -> 
 
     Args:
       features: of the clients.
-      weights: of the samples. Zeros after the last positive one are no samples; zeros before it
-        are samples left out, as of a batch that is drawn as a mask.
+      weights: of the samples. Zeros after the last positive weight are padding; zeros before it
+        are samples left out, as by a batch that is drawn as a mask.
     """
     clients, samples = features.rows.shape
     size = features.tile
@@ -175,7 +175,7 @@ def over_tiles(
       problem: on a pool.
       function: ``part`` is the problem of some tiles, each as if it were a client with the samples'
         weights of its client; returns arrays with a row for each.
-      rows: arrays ``[K, ...]``, of which ``function`` gets the rows of the tiles' clients.
+      rows: arrays ``[K, ...]``; ``function`` gets their rows of the tiles' clients.
       largest: take the largest value instead of the sum; values are not negative.
     """
     features = problem.features
@@ -191,8 +191,8 @@ def over_tiles(
         client = tiles.client.at[at].get(mode="fill", fill_value=problem.clients)
         first = tiles.first.at[at].get(mode="clip")
         part = problem.entries(client, first[:, None] + position[None])
-        mine = jax.tree.map(lambda array: array.at[client].get(mode="clip"), rows)
-        return client, function(part, *mine)
+        client_rows = jax.tree.map(lambda array: array.at[client].get(mode="clip"), rows)
+        return client, function(part, *client_rows)
 
     def add(index: Array, totals: Any) -> Any:
         client, values = values_of(index)
@@ -208,7 +208,7 @@ def over_tiles(
         lambda value: jnp.zeros((problem.clients, *value.shape[1:]), value.dtype), shapes
     )
     groups = -(-count // group)
-    # Of some clients of very different sizes the number of tiles is known when it is computed.
+    # The number of tiles of chosen clients of very different sizes is only known at run time.
     is_known = features.disjoint or features.tile == problem.samples
     needed = groups if is_known else -(-tiles.filled // group)
     return jax.lax.fori_loop(0, needed, add, nothing)
@@ -309,8 +309,9 @@ def partition_of_pool(
     if isinstance(partition, Partitioner):
         if clients is None:
             raise ValueError("clients must be their number, which the rule does not know; give it.")
-        given = labels if partition.needs_labels else rows
-        return partition.draw(key, given, clients, classes=classes), partition.bounds(rows, clients)
+        labels_or_rows = labels if partition.needs_labels else rows
+        drawn = partition.draw(key, labels_or_rows, clients, classes=classes)
+        return drawn, partition.bounds(rows, clients)
     if callable(partition) and not isinstance(partition, type):
         partition = partition(key)
     checks.kind("partition", partition, Partition)
@@ -403,7 +404,7 @@ def most_holders(problem: Any) -> Int[Array, ""]:
 
 
 def checked_pool(features: Any, targets: Any) -> tuple[Any, Any]:
-    """The data of a pool as arrays, or errors for what has no sample in each row."""
+    """The data of a pool as arrays; raises an error unless each row is a sample."""
     features = checks.filled("features", features)
     targets = checks.filled("targets", targets)
     if np.ndim(features) < 1 or np.shape(features)[:1] != np.shape(targets)[:1]:

@@ -193,10 +193,8 @@ class Population:
         for row, (client, size) in enumerate(zip(numbers.tolist(), sizes.tolist(), strict=True)):
             self._read(client, features[row, :size], targets[row, :size])
             # As in memory: a repeated sample is valid input for any network.
-            features[row, size:], targets[row, size:] = (
-                features[row, size - 1],
-                targets[row, size - 1],
-            )
+            features[row, size:] = features[row, size - 1]
+            targets[row, size:] = targets[row, size - 1]
         return CohortSamples(features, targets, sizes)
 
     def _numbers(self, clients: Any) -> np.ndarray:
@@ -210,7 +208,7 @@ class Population:
         return numbers
 
     def most_samples(self, clients: int) -> int:
-        """The largest number of samples that so many clients have together."""
+        """The largest number of samples that this number of clients have together."""
         if clients not in self._most_samples:
             sizes = np.partition(self.sizes, len(self) - clients)
             self._most_samples[clients] = int(sizes[len(self) - clients :].sum())
@@ -218,7 +216,7 @@ class Population:
 
     def read_pooled(self, clients: Sequence[int] | np.ndarray) -> PooledSamples:
         """The samples of some clients, each client's once, in the :meth:`most_samples` rows that
-        any so many clients need at most; the last ones are zeros.
+        any choice of as many clients needs at most; the last ones are zeros.
 
         Args:
           clients: ``[M]``, their numbers.
@@ -275,7 +273,8 @@ class _Samples:
     def __init__(self, path: Path, about: Mapping[str, Any], starts: np.ndarray) -> None:
         self.path = path
         self.starts = starts
-        self.shape, self.dtype = tuple(about["shape"]), np.dtype(about["dtype"])
+        self.shape = tuple(about["shape"])
+        self.dtype = np.dtype(about["dtype"])
         self._lock = threading.Lock()
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (as long as the population)
@@ -412,8 +411,8 @@ class _Growing:
 
 
 def _write(folder: Path, clients: Iterable[object]) -> None:
-    """Write all files of a population; the manifest is last, so that an interrupted write is no
-    population.
+    """Write all files of a population; the manifest is last, so that an interrupted write is not
+    taken for a population.
     """
     entries = bytearray()
     names = []

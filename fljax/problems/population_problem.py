@@ -19,7 +19,7 @@ from fljax.problems.population_files import PooledSamples, Population
 from fljax.problems.problem import HeldOutData, Problem, check_test, from_clients
 from fljax.problems.tasks import Tasks
 
-#: A round's samples are a pool where padding would take so many times as many.
+#: A round's samples are a pool where padding would take this multiple of their number.
 PADDING = 2
 
 #: The data of a problem.
@@ -233,7 +233,7 @@ class PopulationProblem(OnDisk, Problem):
       population: the clients.
       evaluated: ``[J]``, the clients whose samples metrics read.
       view: the problem of these, in memory, with held-out data of each if there are some.
-      padded: whether a round's samples are padded to the largest client whatever that takes.
+      padded: whether a round's samples are padded to the largest client at any cost in memory.
     """
 
     population: Population = static(kw_only=True)

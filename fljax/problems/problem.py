@@ -1327,9 +1327,9 @@ class Problem:
         real = jnp.asarray(self.weights) > 0
         return jnp.sum(one_hot & real[..., None], axis=1, dtype=jnp.int32)
 
-    def _context_and_extra(self, given: PyTree) -> tuple[PyTree, PyTree]:
+    def _context_and_extra(self, inputs: PyTree) -> tuple[PyTree, PyTree]:
         """The network's context, ``None`` for linear predictions, and the algorithm's arguments."""
-        return None, given
+        return None, inputs
 
     def _outputs(self, row: Float[Array, " dim"], features: Array, context: PyTree = None) -> Array:
         """Predictions of one model for some samples, mapped already."""

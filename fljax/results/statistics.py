@@ -740,7 +740,7 @@ def until(
 def _trailing_mean(curve: np.ndarray, window: int) -> np.ndarray:
     """The mean of each record of ``[rounds]`` and those before it, ``window`` in all; NaN until
     there are as many. Rounds without a record, as in studies of other records that were joined,
-    are no part of a window.
+    are not part of a window.
     """
     result = np.full(curve.shape, np.nan)
     recorded = np.flatnonzero(~np.isnan(curve))

@@ -30,23 +30,24 @@ def variance_shares(
         \frac{V_k-V_{k-1}}{V_m},\qquad
         V_k=\mathrm{Var}\big[\mathbb E(Y\mid\text{the draws of axes }1,\dots,k)\big],
 
-    what is known of a result once the draw of this axis is known, beyond those before. Interactions
-    belong to the later axis; so shares are those of nested draws, though each draw of an axis here
-    meets each of the others. Estimates of :math:`V_k` are unbiased, from products of pairs of runs
-    that have the first :math:`k` draws in common and no other; a share of nearly zero may come out
-    negative.
+    the part of a result's variance that the draw of this axis explains beyond the axes before.
+    Interactions belong to the later axis; so shares are as of nested draws, though each draw of an
+    axis is combined with each of the others here. Estimates of :math:`V_k` are unbiased, from
+    products of pairs of runs that have the first :math:`k` draws in common and no other; a share of
+    nearly zero may come out negative.
 
     Args:
       values: one number for each combination of draws, for instance the accuracy in the last round.
         Axes other than ``sources`` are kept.
-      sources: names of axes, each with two draws or more; the order decides who has interactions.
+      sources: names of axes, each with two draws or more; interactions count for the later
+        axis.
       level: confidence level of the intervals, in (0, 1).
 
     Returns:
       ``share`` with ``low`` and ``high``, its interval, over a new axis ``source``, and the
       ``variance`` of all. Intervals are Student's t of the jackknife: its variances over the draws
       of each axis are added, with the degrees of freedom of such a sum (Satterthwaite 1946). With
-      two draws of an axis there is no interval.
+      two draws of an axis no interval exists.
 
     Raises:
       ValueError: an axis that is not there, with a single draw, or named twice; missing values.

@@ -190,7 +190,7 @@ def _unmet_network(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
 
 
 def _lacks_edges(network: Any) -> bool:
-    """Whether some two nodes of a graph are no neighbors; not decided for traced graphs."""
+    """Whether some two nodes of a graph lack an edge; false for traced graphs."""
     if not isinstance(network, Graph) or not checks.is_concrete(network.degree):
         return False
     with jax.ensure_compile_time_eval():  # the graph may be known while others are traced
@@ -273,12 +273,12 @@ def _unmet_networks(needs: Needs, problem: Any) -> Iterator[Unmet]:
         return
     kind = "nested" if problem.is_nested else "different"
     if needs.networks not in (kind, "any"):
-        made = {"nested": "fljax.models.nested", "different": "fljax.models.several"}
+        builders = {"nested": "fljax.models.nested", "different": "fljax.models.several"}
         if needs.networks == "one":
             rests = "rests on one network of all clients"
         else:
-            rests = f"is for {needs.networks} networks ({made[needs.networks]})"
-        yield Unmet(f"{rests}, and these clients have {kind} ones ({made[kind]}).", True)
+            rests = f"is for {needs.networks} networks ({builders[needs.networks]})"
+        yield Unmet(f"{rests}, and these clients have {kind} ones ({builders[kind]}).", True)
 
 
 def _represents_by_state(problem: Any) -> bool:
@@ -338,7 +338,7 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     if not problem.mixes_samples:
         return
     policy = problem.state_policy
-    kept = "keep the statistics at the clients, state='kept', or freeze them, state='frozen'"
+    remedy = "keep the statistics at the clients, state='kept', or freeze them, state='frozen'"
     if policy == "kept":
         if problem.on_disk:
             yield Unmet(
@@ -349,13 +349,13 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     else:
         if needs.network is not None or simulation.algorithm.message_size(1) == 0:
             yield Unmet(
-                f"has no server of all clients that would average statistics; {kept}.", False
+                f"has no server of all clients that would average statistics; {remedy}.", False
             )
         for part in ("delays", "losses", "attack", "aggregation", "masks"):
             if getattr(simulation, part) is not None:
                 yield Unmet(
                     f"averages the networks' running statistics as they are, which {part}= does "
-                    f"not reach; {kept}, or leave out {part}=.",
+                    f"not reach; {remedy}, or leave out {part}=.",
                     False,
                 )
     if simulation.privacy is None:
@@ -369,7 +369,7 @@ def _unmet_training(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     elif policy != "kept":
         yield Unmet(
             f"would send running statistics of clients' data, which the noise does not cover; "
-            f"{kept}.",
+            f"{remedy}.",
             False,
         )
 
@@ -420,7 +420,7 @@ def _unmet_privacy(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
 def _unmet_at_server(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
     """Settings that no account of a trusted server covers."""
     if needs is not type(simulation.algorithm).needs:
-        return  # the algorithm is an alternative, of which only the needs are known
+        return  # only the needs of an alternative algorithm are known
     selector = simulation.algorithm.selection
     if selector is None:
         yield Unmet(
@@ -452,8 +452,8 @@ def _unmet_at_server(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
 
 
 def _draws_a_number(selector: Selector, clients: int) -> bool:
-    law = selector.law(clients)
-    return law is not None and law.sampling == "drawn"
+    distribution = selector.law(clients)
+    return distribution is not None and distribution.sampling == "drawn"
 
 
 def _unmet_on_gradients(needs: Needs, simulation: Parts) -> Iterator[Unmet]:
@@ -973,7 +973,7 @@ def check_parts(simulation: Parts) -> None:
 
 
 def _check_mechanism(privacy: object) -> None:
-    """Raise ``TypeError`` for what is no privacy mechanism, or lacks what its scope needs."""
+    """Raise ``TypeError`` unless it is a privacy mechanism with the methods of its scope."""
     if isinstance(privacy, type):
         raise TypeError(f"privacy must be an object, got {checks.shown(privacy)}.")
     if (scope := getattr(privacy, "scope", None)) not in PROTOCOLS:

@@ -503,11 +503,11 @@ def first_round(simulation: Simulation, key: Array, rounds: int) -> tuple[Any, .
     static = {"layout": layout, "rounds": rounds, "shared": False}
     carry = _begin(template, key, participants.clients, data, **static)
     count = len(participants.here)
-    own = data, zeros.rows(count), jnp.zeros(count, bool)
-    carry, _ = _run_round(template, key, carry, np.int32(1), participants, *own, **static)
+    padded_data = data, zeros.rows(count), jnp.zeros(count, bool)
+    carry, _ = _run_round(template, key, carry, np.int32(1), participants, *padded_data, **static)
     judged = len(simulation.problem_on_disk.evaluated)
-    own = zeros.rows(judged), jnp.zeros(judged, bool)
-    record, traffic = _evaluate(template, carry, np.int32(1), *own, layout, shared=False)
+    padded_data = zeros.rows(judged), jnp.zeros(judged, bool)
+    record, traffic = _evaluate(template, carry, np.int32(1), *padded_data, layout, shared=False)
     record |= {n: traffic[..., i] for i, n in enumerate(Traffic._fields)}
     outcomes, ledger = _finish(template, carry, **static)
     model = layout.merge(carry.state, [None] * len(layout.rows)).model

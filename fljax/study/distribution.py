@@ -30,7 +30,7 @@ from fljax.study.population_study import PopulationStudyRun
 from fljax.study.request import Request, Study
 from fljax.study.store import PIECES, TOKEN, Block
 
-#: A study is divided into so many calls that this number of workers is busy, if it has the blocks:
+#: A study with enough blocks is divided into calls that keep this number of workers busy:
 #: how many workers an executor has or will have is not known.
 WORKERS = 16
 
@@ -128,10 +128,10 @@ class DistributedRun(StudyRun):
             for points, seeds, done in rectangles:
                 sizes = choose_sizes(self.study, number, len(points), len(seeds), callers)
                 for i in range(0, len(points), sizes.points):
-                    some = [int(point) for point in points[i : i + sizes.points]]
+                    chosen_points = [int(point) for point in points[i : i + sizes.points]]
                     for j in range(0, len(seeds), sizes.seeds_per_call):
                         rectangle = seeds[j : j + sizes.seeds_per_call]
-                        yield Rectangle(number, some, rectangle, done, sizes)
+                        yield Rectangle(number, chosen_points, rectangle, done, sizes)
 
     def _shapes(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Records and outcome of one run as shapes, with axes of one seed and one grid point."""
@@ -149,19 +149,19 @@ class DistributedRun(StudyRun):
         ends = [len(calls) * (i + 1) // count for i in range(count)]
         result = []
         for first, last in itertools.pairwise([0, *ends]):
-            some: list[Rectangle] = []
+            piece: list[Rectangle] = []
             sizes: dict[int, Any] = {}
             for call in calls[first:last]:
                 if sizes.setdefault(call.group, call.sizes) != call.sizes:
-                    result.append(some)
-                    some = []
+                    result.append(piece)
+                    piece = []
                     sizes = {call.group: call.sizes}
-                some.append(call)
-            result.append(some)
+                piece.append(call)
+            result.append(piece)
         return result
 
     def _describe(self) -> None:
-        """Write what all pieces have in common, for workers to read."""
+        """Write the parts that all pieces share, for workers to read."""
         content = pieces.describe_study(self.study, self.pickled_request, self.keep_state)
         with writing(self.session):
             self.session.mkdir()
@@ -262,10 +262,10 @@ class DistributedRun(StudyRun):
     def _read_blocks(self, number: int) -> None:
         """Collect new blocks in the folder of a piece."""
         assert self.store is not None
-        known = self.looked_at.setdefault(number, set())
-        found = self.store.blocks_in(self.session / str(number), known)
-        known |= found.keys()
-        blocks = [block for some in found.values() for block in some]
+        files_read = self.looked_at.setdefault(number, set())
+        blocks_by_file = self.store.blocks_in(self.session / str(number), files_read)
+        files_read |= blocks_by_file.keys()
+        blocks = [block for of_file in blocks_by_file.values() for block in of_file]
         for block in sorted(blocks, key=lambda block: block.first):
             self.uncollected[id(block)] = block
             self._collect_and_report(block)
@@ -319,7 +319,7 @@ class DistributedRun(StudyRun):
         return f"{int(done.sum())} of {done.size} runs are done and kept in {self.store.folder}."
 
     def _withdraw(self, interrupted: bool) -> None:
-        """Cancel all pieces; wait for running ones to stop; store what is finished.
+        """Cancel all pieces; wait for running ones to stop; store the finished ones.
 
         A second Ctrl-C does not wait. What remains is adopted when the study is run again.
         """

@@ -5,7 +5,7 @@ models. So points with the same rule have the same participants, and their sampl
 for all of these points (:func:`fljax.simulation.population_run.cohorts`). Each run is bit for bit
 that of :func:`fljax.run` with the simulation and the key of this point and seed.
 
-A run is a block of its own in the store, whose state includes what the algorithm keeps of clients.
+Each run is a block in the store; its state includes the algorithm's memory of clients.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from fljax.study.executor import StudyRun
 from fljax.study.grid import NOISE, label_of, naming_point
 from fljax.study.store import Block, StoreError
 
-#: Seconds between two blocks of a run, in times of what it took to collect and store one.
+#: Seconds between two blocks of a run, as a multiple of the time to collect and store one.
 LEAST_INTERVAL = 10.0
 
 #: Copies of a run's state on the device: in use, and the arguments and results of a round.
@@ -101,24 +101,25 @@ class PopulationStudyRun(StudyRun):
         """The most bytes of a run of a group on the device, and of its clients' states."""
         if number not in self.run_bytes:
             run = self._built(number, 0, 0)
-            some = min(run.problem.clients, len(run.shapes.here) * run.rounds)
+            record_rows = min(run.problem.clients, len(run.shapes.here) * run.rounds)
             state = block_sizes.bytes_of(run.structure)
-            self.run_bytes[number] = state, some * run.states.record_size
+            self.run_bytes[number] = state, record_rows * run.states.record_size
         return self.run_bytes[number]
 
     def _built(self, number: int, position: int, seed: int) -> CohortRun:
         """The run of a grid point and seed, before its first round."""
         study = self.study
         group = study.groups[number]
-        place = group.positions[position]
-        values = {axis.name: axis.values[i] for axis, i in zip(study.axes, place, strict=True)}
+        grid_position = group.positions[position]
+        indexed_axes = zip(study.axes, grid_position, strict=True)
+        values = {axis.name: axis.values[index] for axis, index in indexed_axes}
         root = jax.random.wrap_key_data(
             jnp.asarray(study.root_key), impl=GENERATORS[self.request.generator]
         )
         k_scenario, k_run = jax.random.split(jax.random.fold_in(root, np.uint32(seed)))
         for word in group.points.get(NOISE, np.zeros((position + 1, 0)))[position]:
             k_run = jax.random.fold_in(k_run, word)
-        with naming_point(study.axes, place):
+        with naming_point(study.axes, grid_position):
             simulation = self.request.scenario(k_scenario, **values)
             shared = self.request.shard_over == "clients"
             return CohortRun(
@@ -128,15 +129,16 @@ class PopulationStudyRun(StudyRun):
     def _compute(self, points: list[tuple[int, int]], seed: int) -> None:
         """Advance the runs of some points to their ends, round by round."""
         runs = [_PointRun(self, number, position, seed) for number, position in points]
-        by_run = {id(one.run): one for one in runs}
+        by_run = {id(point_run.run): point_run for point_run in runs}
         self.progress.start()
         self.started = min(self.started, time.perf_counter())
         shared = runs[0].run.shared
-        due_round, is_due = 0, False
+        due_round = 0
+        is_due = False
         with with_partitioner(runs[0].run.key, shared), contextlib.ExitStack() as closing:
-            for one in runs:
-                closing.callback(one.run.states.close)
-            for users, data in cohorts([one.run for one in runs]):
+            for point_run in runs:
+                closing.callback(point_run.run.states.close)
+            for users, data in cohorts([point_run.run for point_run in runs]):
                 users = [(run, participants) for run, participants in users if not run.ended]
                 for run, participants in users:
                     with by_run[id(run)].named():
@@ -145,7 +147,8 @@ class PopulationStudyRun(StudyRun):
                 for run, participants in users:
                     run.end_round(participants)
                     if run.number != due_round:  # all runs of a round are stored, or none is
-                        due_round, is_due = run.number, self._is_due()
+                        due_round = run.number
+                        is_due = self._is_due()
                     if by_run[id(run)].is_block(is_due):
                         self._store_block(by_run[id(run)])
                 self.progress.update()
@@ -175,16 +178,20 @@ class PopulationStudyRun(StudyRun):
             self.storing_seconds = 0.0
         return is_due
 
-    def _store_block(self, one: "_PointRun") -> None:
+    def _store_block(self, point_run: "_PointRun") -> None:
         """Collect the records of a run since its last block, with its state if there is a store."""
         began = time.monotonic()
-        block = one.block(self.request.keep_models)
-        is_last = one.run.number == one.run.rounds
-        if one.fixed_segment and not is_last and self._has_ended(block.records, block.outcome):
-            one.run.ended = True
+        block = point_run.block(self.request.keep_models)
+        is_last = point_run.run.number == point_run.run.rounds
+        if (
+            point_run.fixed_segment
+            and not is_last
+            and self._has_ended(block.records, block.outcome)
+        ):
+            point_run.run.ended = True
             block = block._replace(stopped=True)
-        if self.store is not None and (self.keep_state or not (is_last or one.run.ended)):
-            block = block._replace(state=one.state())
+        if self.store is not None and (self.keep_state or not (is_last or point_run.run.ended)):
+            block = block._replace(state=point_run.state())
         self.uncollected[id(block)] = block
         self.ended = max(self.ended, time.perf_counter())
         self._collect_and_report(block)
@@ -202,10 +209,11 @@ class _PointRun:
     def __init__(
         self, study_run: PopulationStudyRun, number: int, position: int, seed: int
     ) -> None:
-        study, request = study_run.study, study_run.request
-        self.place = study.groups[number].positions[position]
+        study = study_run.study
+        request = study_run.request
+        self.grid_position = study.groups[number].positions[position]
         self.axes = study.axes
-        self.label = label_of(study.axes, self.place)
+        self.label = label_of(study.axes, self.grid_position)
         self.seed = seed
         self.run = study_run._built(number, position, seed)
         self.fixed_segment = 0
@@ -234,7 +242,7 @@ class _PointRun:
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
         """Within, name the grid point in errors."""
-        with naming_point(self.axes, self.place), named_demand(self.run.template.algorithm):
+        with naming_point(self.axes, self.grid_position), named_demand(self.run.template.algorithm):
             yield
 
     def is_block(self, is_due: bool) -> bool:

@@ -21,10 +21,10 @@ from fljax.study_files.named_parts import (
 )
 from fljax.study_files.study_file import FURTHER, SWEEP, TRACKERS
 
-#: Types of JSON by those of Python.
+#: Types of JSON by Python's.
 _TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
 
-#: A setting whose values are those of an axis.
+#: A setting that is an axis of values.
 _AXIS = {"type": "string", "pattern": f"^\\{AXIS_MARK}[A-Za-z_]\\w*$"}
 
 #: A reference to another setting by OmegaConf.
@@ -150,7 +150,7 @@ def _named(
 
 
 def _of_parameter(parameter: inspect.Parameter) -> dict[str, Any]:
-    """The schema of a parameter; empty, which allows anything, if its type is no plain one."""
+    """The schema of a parameter; empty, which allows anything, unless its type is plain."""
     annotation = parameter.annotation
     value = {} if isinstance(annotation, str) else _of_annotation(annotation)
     default = parameter.default

@@ -84,7 +84,7 @@ AXIS_MARK = "$"
 
 @dataclasses.dataclass(frozen=True)
 class NamedPart:
-    """A function or class with the values of its arguments, some of which may be parts as well."""
+    """A function or class with the values of its arguments, which may be parts as well."""
 
     make: Callable[..., Any]
     arguments: dict[str, Any]
@@ -92,7 +92,7 @@ class NamedPart:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The parameters that a setting may give, by name; a random key is passed by itself."""
+        """The parameters that a setting may give, by name; all but a random key."""
         return parameters_of(self.make)
 
     def build(self, key: Any, axes: Mapping[str, Any], places: SettingPlaces) -> Any:
@@ -275,11 +275,11 @@ def scenario_from_parts(
     """
     settings: dict[str, Any] = dict(parts)
     references = {axis for axis, _ in references_in(settings, ("scenario",))}
-    for axis, place in axes.items():
+    for axis, setting_path in axes.items():
         if axis in FIELDS:
             settings[axis] = AXIS_MARK + axis
         elif axis not in references:
-            _refer(settings, axis, place, places)
+            _refer(settings, axis, setting_path, places)
     for axis, path in references_in(settings, ("scenario",)):
         if axis not in axes:
             text = f"{dotted(path)} is missing"

@@ -97,7 +97,7 @@ class StudyFile:
         return None if out is None else Path(out)
 
     def sweep(self) -> xr.Dataset:
-        """Run the study, and write its results if the file says so.
+        """Run the study, and write its results if the file asks for it.
 
         ``x64: true`` sets JAX's option, which stays set.
 
@@ -183,13 +183,13 @@ class StudyFile:
         return trackers
 
     def _named(
-        self, entry: Any, path: SettingPath, kind: str, known: Mapping[str, object]
+        self, entry: Any, path: SettingPath, kind: str, choices: Mapping[str, object]
     ) -> tuple[str, dict[str, Any]]:
         """The name of a tracker or an engine, which may stand alone, and its settings."""
         settings = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         name = settings.pop("name", None)
         try:
-            checks.choice(kind, name, known)
+            checks.choice(kind, name, choices)
         except (TypeError, ValueError) as error:
             raise self.places.error((*path, "name"), str(error)) from None
         return name, settings
@@ -210,7 +210,7 @@ class StudyFile:
             yield executor
 
     def _check_executor(self) -> None:
-        """Raise ``ValueError`` for an unknown engine or argument, or if there is no store."""
+        """Raise ``ValueError`` for an unknown engine or argument, or without a store."""
         path = ("executor",)
         name, settings = self._named(self.settings["executor"], path, "executor", ENGINES)
         self.places.check_keys(path, settings, [*inspect.signature(ENGINES[name]).parameters])
@@ -236,7 +236,7 @@ def read(source: str | os.PathLike | Mapping[str, Any], overrides: Sequence[str]
 
     Args:
       source: the file, or a mapping.
-      overrides: settings that replace those of the file, ``"grid.step_size=[0.01,0.1]"``.
+      overrides: settings that replace the file's, ``"grid.step_size=[0.01,0.1]"``.
 
     Raises:
       FileNotFoundError: no such file.

@@ -151,7 +151,7 @@ class Range(NamedTuple):
 class Structure(NamedTuple):
     """A method with a fixed value of each of its categories, whose numbers are searched."""
 
-    build: Callable[..., Any]  # what the scenario takes: an algorithm, or one with a clock
+    build: Callable[..., Any]  # an algorithm, or an algorithm with a clock
     ranges: dict[str, Range]
     categories: dict[str, Any]
 
@@ -522,8 +522,8 @@ def tune(
       scenario: ``(key, algorithm) -> Simulation``, pure.
       methods: names of algorithms (``"FedAvg"``, ``"EXTRA"``), whose required numbers and
         :data:`SEARCHED_OPTIONS` are searched starting from :data:`RANGES`; or a mapping from names
-        of your choice to a function or class that makes an algorithm (or what the scenario takes in
-        its place, such as a pair of an algorithm and a clock) and the values of its arguments to
+        of your choice to a function or class that makes an algorithm (or whatever else the scenario
+        takes, such as a pair of an algorithm and a clock) and the values of its arguments to
         search: ``(least, greatest)``, an initial range on a logarithmic scale,
         ``(least, greatest, "linear")``, or a list of categories, each searched separately as a
         structure: ``{"momentum": (fl.algorithms.FedAvgM, {"step_size": (1e-3, 1), "momentum": (0,

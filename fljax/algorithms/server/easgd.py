@@ -29,7 +29,7 @@ class EASGDState(NamedTuple):
 class EASGD(ReleasesModel, Corrected):
     r"""Elastic averaging: the workers and a center attract each other with equal forces.
 
-    In each round the participants receive the center :math:`\tilde x`, all at once, and
+    In each round the participants receive the center :math:`\tilde x`, all at the same time, and
 
     .. math::
 
@@ -46,7 +46,8 @@ class EASGD(ReleasesModel, Corrected):
     .. math:: \sum_k\Big(f_k(x_k)+\frac\rho2\|x_k-\tilde x\|^2\Big),\qquad\rho=\frac\alpha\mu
 
     so that the center converges to the minimizer of the sum of the Moreau envelopes of the
-    objectives, which is that of :math:`\sum_kf_k` if clients are alike, or as :math:`\rho` grows.
+    objectives. It minimizes :math:`\sum_kf_k` too if clients have equal data, or as :math:`\rho`
+    grows.
     For convex objectives of curvature at most :math:`L` it does so whenever
 
     .. math:: \alpha<\frac{2(2-\mu L)}{2+K(2-\mu L)}
@@ -96,23 +97,23 @@ class EASGD(ReleasesModel, Corrected):
         cohort = self.invite(now, state.model)
         center = now.link.publish(state.model, cohort.active)
         workers = cohort.participants.take(state.workers)
-        pull = self.moving_rate * (workers - center[None])
+        attraction = self.moving_rate * (workers - center[None])
         first = jnp.arange(cohort.longest, dtype=jnp.int32) == 0
 
         def delayed(part: Problem, model: Array, context: PyTree) -> Array:
             # The gradient of the first step is at the model of before the pull.
-            pull, is_first = context
-            return part.gradient(model + jnp.where(is_first[:, None], pull, 0))
+            attraction, is_first = context
+            return part.gradient(model + jnp.where(is_first[:, None], attraction, 0))
 
         workers = self.learn(
             now,
             cohort,
-            workers - pull,
+            workers - attraction,
             direction=delayed,
-            context=pull,
+            context=attraction,
             per_step=jnp.broadcast_to(first, (len(workers), cohort.longest)),
         ).model
-        arrived = self.collect(now, cohort, pull, jnp.zeros_like(center))
+        arrived = self.collect(now, cohort, attraction, jnp.zeros_like(center))
         return EASGDState(
             state.model + arrived.weight * arrived.total,
             cohort.participants.put(state.workers, workers),

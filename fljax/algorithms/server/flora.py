@@ -29,9 +29,9 @@ class FLoRA(Averaging):
     r"""Clients train new adapters in every round, whose exact average is added to the weights.
 
     With :math:`W` the weights of the network (:func:`fljax.models.lora`), a participant of round
-    :math:`n` draws :math:`A_k` anew, begins at :math:`B_k=0`, and takes local steps on both factors
-    with :math:`W^{(n-1)}+sA_kB_k`. It sends the factors. The server stacks those of all
-    participants, whose product is the sum of their products,
+    :math:`n` draws a new :math:`A_k`, begins at :math:`B_k=0`, and takes local steps on both
+    factors with :math:`W^{(n-1)}+sA_kB_k`. It sends the factors. The server stacks the factors of
+    all participants; the product of the stacks is the sum of their products,
 
     .. math:: W^{(n)}=W^{(n-1)}+s\sum_{k\in S}\frac{q_k}{\sum_{l\in S}q_l}A_kB_k,
 
@@ -40,7 +40,7 @@ class FLoRA(Averaging):
     the product of averages is not the average of products. The problem trains all parameters, as
     the weights move, too; clients change their adapters only.
 
-    A message up has the adapters' numbers, one down those of the adapters of all participants.
+    A message up has the numbers of one adapter, a message down of all participants' adapters.
     Stacks of rounds in which a client was unavailable are not counted for it.
 
     Args:
@@ -127,8 +127,8 @@ class FLoRA(Averaging):
         def merged(factors: Array) -> Float[Array, " dim"]:
             row = server.at[places].set(factors)
             # The drawn factors are not part of the server's model: its own have the product zero.
-            whole = adapters.merged(layout.parameters(row))
-            return layout.row(whole).at[places].set(server[places])
+            merged_parameters = adapters.merged(layout.parameters(row))
+            return layout.row(merged_parameters).at[places].set(server[places])
 
         numbers = jnp.full(len(cohort.active), len(places), jnp.int32)
         merged_models = jax.vmap(merged)(learned.model)

@@ -92,9 +92,10 @@ class Cohort(NamedTuple):
         if self.batch is None:
             return self._replace(longest=longest, limit=limit)
         steps = jnp.arange(longest, dtype=jnp.int32)[None]
-        if self.limit is not None:  # those of a client's next set follow its own last one
-            each = jnp.maximum(self.limit, 1)[:, None]
-            steps = jnp.minimum(steps // each * self.longest + steps % each, longest - 1)
+        # The batches of a client's next set follow its own last batch, before the empty ones.
+        if self.limit is not None:
+            set_steps = jnp.maximum(self.limit, 1)[:, None]
+            steps = jnp.minimum(steps // set_steps * self.longest + steps % set_steps, longest - 1)
 
         def in_a_row(sets: Array) -> Array:  # [draws, M, steps, samples]
             rows = jnp.moveaxis(sets[first : first + count], 0, 1)
@@ -312,7 +313,7 @@ class LocalLearning(Algorithm):
         server: Float[Array, " dim"],
     ) -> Float[Array, "chosen dim"]:
         """Return the server's model moved by each participant's update, the difference of its model
-        from what it started from (:meth:`starts`): its model, if that is the server's.
+        from its start (:meth:`starts`): its model, if it started from the server's.
         """
         return models if start is server else server[None] + (models - start)
 
@@ -394,8 +395,8 @@ class LocalLearning(Algorithm):
     def gradients_with(
         self, passes: int, problem: Any, per_step: Float[Array, "*clients"] | float = 1.0
     ) -> Float[Array, " clients"]:
-        """Return :meth:`gradients_per_step` of steps with so many gradients, and a round with some
-        passes over all samples besides.
+        """Return :meth:`gradients_per_step` of steps with this number of gradients, in a round with
+        further passes over all samples.
         """
         everything = jnp.sum(jnp.asarray(problem.weights) > 0, axis=1).astype(problem.dtype)
         of_steps = self.work(problem)[1].astype(problem.dtype)
