@@ -117,13 +117,13 @@ def test_heterofl_equals_the_loop(form):
 
 
 def drawn_of(algorithm):
-    own = jnp.asarray(NUMBERS, jnp.int32)
+    numbers = jnp.asarray(NUMBERS, jnp.int32)
     clients = jnp.arange(5, dtype=jnp.int32)
     longest = algorithm._longest(max(SIZES))
     draws = []
     for key in reading.algorithm_keys():
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, clients)
-        draws.append(np.asarray(drawn_widths(keys, own, 3, longest)))
+        draws.append(np.asarray(drawn_widths(keys, numbers, 3, longest)))
     return draws
 
 
@@ -148,9 +148,9 @@ def test_fjord_equals_the_loop(form):
 
 
 def test_drawn_widths_are_uniform_over_the_own_one_and_narrower_ones():
-    own = jnp.array([0, 1, 3], jnp.int32)
+    numbers = jnp.array([0, 1, 3], jnp.int32)
     keys = jax.random.split(jax.random.key(0), 3)
-    drawn = np.asarray(drawn_widths(keys, own, 4, 6000))
+    drawn = np.asarray(drawn_widths(keys, numbers, 4, 6000))
     for row, first in zip(drawn, (0, 1, 3), strict=True):
         values, counts = np.unique(row, return_counts=True)
         assert values.tolist() == list(range(first, 4))
@@ -260,11 +260,11 @@ def test_fedmd_equals_the_loop(form):
     metrics = [fl.metrics.trajectory()]
     simulation = fl.Simulation(problem, algorithm, metrics=metrics, participation=Trace(ACTIVE))
     result = fl.run(simulation, ROUNDS, key=fl.random_key(1)).model_trajectory.values
-    held = np.asarray(problem.held())
+    masks = np.asarray(problem.held())
     for of_round, expected in zip(result, history, strict=True):
         for k, row in enumerate(expected):
-            close(of_round[k][held[k]], row, rtol=0, atol=1e-10)
-            assert not of_round[k][~held[k]].any()  # what it does not have is as it was
+            close(of_round[k][masks[k]], row, rtol=0, atol=1e-10)
+            assert not of_round[k][~masks[k]].any()  # what it does not have is as it was
 
 
 def test_networks_read_their_own_parameters():
@@ -278,9 +278,9 @@ def test_networks_read_their_own_parameters():
         alone = fl.problems.Model.from_clients(
             Narrow(hidden), jax.random.key(0), small.samples(SIZES), fl.problems.Softmax(3)
         )
-        own = jnp.broadcast_to(models[k, at], (5, len(at)))
-        close(gradient[k, at], alone.gradient(own)[k], rtol=0, atol=1e-14)
-        close(predictions[k], alone.predictions(own)[k], rtol=0, atol=1e-14)
+        rows = jnp.broadcast_to(models[k, at], (5, len(at)))
+        close(gradient[k, at], alone.gradient(rows)[k], rtol=0, atol=1e-14)
+        close(predictions[k], alone.predictions(rows)[k], rtol=0, atol=1e-14)
         outside = np.setdiff1d(np.arange(31), at)
         assert not np.asarray(gradient[k])[outside].any()
     with_one_network = problem.take(jnp.array([3, 1]))
@@ -323,13 +323,13 @@ def test_a_narrower_network_is_the_wide_one_with_the_other_parameters_at_zero(wi
     networks = fl.models.nested([wide, narrow])
     places = networks.places(sample, "float64")[1]
     layout = fl.models.layout_of(wide, sample, "float64")
-    own = fl.models.layout_of(narrow, sample, "float64")
+    narrow_layout = fl.models.layout_of(narrow, sample, "float64")
     row = jax.random.normal(jax.random.key(0), (layout.dim,))
     row = jnp.zeros(layout.dim).at[places].set(row[places])
     samples = jax.random.normal(jax.random.key(1), (6, *sample))
     with default_promotion():
         expected = wide.apply(layout.parameters(row), samples)
-        result = narrow.apply(own.parameters(row[places]), samples)
+        result = narrow.apply(narrow_layout.parameters(row[places]), samples)
     close(result, expected, rtol=0, atol=1e-10)
 
 
@@ -352,8 +352,8 @@ def test_models_are_evaluated_with_the_clients_networks_or_one_of_them():
     x, y = test
     errors = []
     for hidden in WIDTHS:
-        own = several.narrow(NET, hidden)
-        z = own.logits(np.asarray(row)[several.places(NET, hidden)], x)
+        network = several.narrow(NET, hidden)
+        z = network.logits(np.asarray(row)[several.places(NET, hidden)], x)
         chosen = np.array([line[t] for line, t in zip(z, y, strict=True)])
         errors.append(np.mean(np.log(np.sum(np.exp(z), axis=1)) - chosen))
 
@@ -374,8 +374,10 @@ def test_clipped_gradients_are_those_of_single_samples():
     for k in range(5):
         total = np.zeros(31)
         for j in range(SIZES[k]):
-            one = problem.take(jnp.array([k]), jnp.array([[j]])).loss_gradient(models[k : k + 1])[0]
-            total += one * min(1, 0.3 / np.linalg.norm(one)) / SIZES[k]
+            sample_gradient = problem.take(jnp.array([k]), jnp.array([[j]])).loss_gradient(
+                models[k : k + 1]
+            )[0]
+            total += sample_gradient * min(1, 0.3 / np.linalg.norm(sample_gradient)) / SIZES[k]
         close(clipped[k], total, rtol=0, atol=1e-14)
 
 
@@ -431,15 +433,15 @@ def test_dropout_and_an_optimizer_train_the_own_network():
 
     networks = fl.models.nested([fl.models.linen(Dropped(width)) for width in (8, 4)])
     problem = problem_of(networks, [0, 1, 1, 0, 1])
-    held = np.asarray(problem.held())
+    masks = np.asarray(problem.held())
     algorithm = HeteroFL(optax.adam(0.01), epochs=2, batch=2)
     simulation = fl.Simulation(problem, algorithm, metrics=["train_error"])
     run = fl.run(simulation, rounds=4)
     assert np.isfinite(run.train_error).all()
     only_narrow = fl.run(fl.Simulation(problem.assigning(1), algorithm), rounds=4).model.values
     moved = only_narrow[0] != np.asarray(problem.initial)
-    assert not moved[~held[1]].any()
-    assert moved[held[1]].mean() > 0.9
+    assert not moved[~masks[1]].any()
+    assert moved[masks[1]].mean() > 0.9
 
 
 def test_methods_without_parameters_on_the_way_train_different_networks():
@@ -531,8 +533,8 @@ PUBLIC = np.zeros((9, 6))
     ],
 )
 def test_algorithms_say_which_networks_they_take(networks, algorithm, message):
-    made = fl.models.nested if networks == "nested" else fl.models.several
-    problem = of(made(widths(4, 2)))
+    builder = fl.models.nested if networks == "nested" else fl.models.several
+    problem = of(builder(widths(4, 2)))
     if networks != "unassigned":
         problem = problem.assigning([0, 1, 1, 0])
     with pytest.raises(ValueError, match=message):
@@ -637,9 +639,11 @@ def test_the_effect_of_a_feature_is_that_of_each_clients_network():
     flipped[:, 0] = 1 - flipped[:, 0]
     effects = []
     for hidden in HIDDEN:
-        own = several.narrow(NET, hidden)
+        network = several.narrow(NET, hidden)
         w = np.asarray(row)[several.places(NET, hidden)]
-        effects.append(np.linalg.norm(own.logits(w, x) - own.logits(w, flipped), axis=1).mean())
+        effects.append(
+            np.linalg.norm(network.logits(w, x) - network.logits(w, flipped), axis=1).mean()
+        )
     metric = fl.fairness.flip_effect(0)
     run = fl.run(fl.Simulation(problem, HeteroFL(1e-12), metrics=[metric]), rounds=1)
     close(np.mean(run.flip_effect.values[-1]), np.mean(effects), rtol=1e-6)

@@ -110,12 +110,14 @@ TIES = [0.25, 0.5, 0.25, 1.0, 0.5, 0.25]
 def test_arrivals_are_those_of_an_event_loop(problem, algorithm, use, attraction, seconds):
     devices = Devices(seconds_per_step=[s / STEPS for s in seconds])
     result = run(problem, algorithm, Asynchronous(devices))
-    at, models, _, busy = loop.arrivals(
+    at, models, _, busy_seconds = loop.arrivals(
         of_constant(seconds), steps_of(problem, attraction), use(), np.zeros(DIM), EVENTS
     )
     np.testing.assert_allclose(result.seconds, at, rtol=1e-10)
     np.testing.assert_allclose(result.server, models, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(result.client_busy_seconds, [busy[k] for k in range(CLIENTS)])
+    np.testing.assert_allclose(
+        result.client_busy_seconds, [busy_seconds[k] for k in range(CLIENTS)]
+    )
     total = result.client_busy_seconds + result.client_idle_seconds
     np.testing.assert_allclose(total, at[-1])
 
@@ -124,12 +126,14 @@ def test_several_arrivals_of_a_round_wait_for_the_last(problem):
     devices = Devices(seconds_per_step=[s / STEPS for s in SLOW])
     algorithm = FedAvg(STEP_SIZE, local_steps=STEPS)
     result = run(problem, algorithm, Asynchronous(devices, arrivals=3))
-    at, models, ended, busy = loop.arrivals(
+    at, models, ended, busy_seconds = loop.arrivals(
         of_constant(SLOW), steps_of(problem), loop.mean_of_updates, np.zeros(DIM), EVENTS, 3
     )
     np.testing.assert_allclose(result.seconds, at, rtol=1e-10)
     np.testing.assert_allclose(result.server, models, atol=1e-10)
-    np.testing.assert_allclose(result.client_busy_seconds, [busy[k] for k in range(CLIENTS)])
+    np.testing.assert_allclose(
+        result.client_busy_seconds, [busy_seconds[k] for k in range(CLIENTS)]
+    )
     assert {len(set(clients)) for clients in ended} == {3}
     assert (result.client_idle_seconds > 0.1).any()
 
@@ -148,9 +152,11 @@ def draws(devices, concurrency, simulation):
     def begin(n, now, works):
         state = ClockState.at_start(rates)
         state = state._replace(seconds=jnp.array([now, 0.0]))
-        busy = jnp.zeros(CLIENTS, bool).at[jnp.array([*works], jnp.int32)].set(True)
+        is_busy = jnp.zeros(CLIENTS, bool).at[jnp.array([*works], jnp.int32)].set(True)
         count = 1 if n else concurrency
-        chosen = idle_clients(clock, key_of(key_of_round(n), "participation"), state, busy, count)
+        chosen = idle_clients(
+            clock, key_of(key_of_round(n), "participation"), state, is_busy, count
+        )
         return np.asarray(chosen).tolist()
 
     def duration(n, k):
@@ -177,7 +183,7 @@ def test_drawn_clients_speeds_and_failures_are_those_of_an_event_loop(problem, c
     simulation = fl.Simulation(problem, algorithm, clock=clock, metrics=[MODEL])
     result = fl.run(simulation, rounds=EVENTS)
     begin, duration = draws(devices, concurrency, simulation)
-    at, models, ended, busy = loop.arrivals(
+    at, models, ended, busy_seconds = loop.arrivals(
         duration,
         steps_of(problem),
         loop.fedasync(0.6, lambda versions, seconds: (1 + versions) ** -0.5),
@@ -188,8 +194,8 @@ def test_drawn_clients_speeds_and_failures_are_those_of_an_event_loop(problem, c
     )
     np.testing.assert_allclose(result.seconds, at, rtol=1e-10)
     np.testing.assert_allclose(result.server, models, atol=1e-10)
-    busy = [busy.get(k, 0.0) for k in range(CLIENTS)]
-    np.testing.assert_allclose(result.client_busy_seconds, busy, rtol=1e-10)
+    busy_seconds = [busy_seconds.get(k, 0.0) for k in range(CLIENTS)]
+    np.testing.assert_allclose(result.client_busy_seconds, busy_seconds, rtol=1e-10)
     assert len({k for clients in ended for k in clients}) == CLIENTS
     lost = 2 * EVENTS - int(result.messages[-1])  # a failed client has received and sends nothing
     assert 20 < lost < 70
@@ -221,20 +227,20 @@ def test_time_stands_still_when_no_client_will_be_available_again(problem):
 
 def test_a_model_is_a_version_only_if_it_differs(problem):
     """A buffer of four: staleness counts its steps and not arrivals."""
-    seen = []
+    values = []
 
     @fl.module
     class Recorded(PolynomialStaleness):
         def __call__(self, late):
-            jax.debug.callback(lambda value: seen.append(value.copy()), late)
+            jax.debug.callback(lambda value: values.append(value.copy()), late)
             return super().__call__(late)
 
     algorithm = FedBuff(STEP_SIZE, local_steps=STEPS, buffer_size=4, staleness=Recorded())
     devices = Devices(seconds_per_step=[1.0] * 5 + [100.0])
     run(problem, algorithm, Asynchronous(devices), 40)
     jax.effects_barrier()
-    assert len(seen) == 40
-    assert max(value.item() for value in seen) <= 2
+    assert len(values) == 40
+    assert max(value.item() for value in values) <= 2
 
 
 def test_a_momentum_of_the_server_is_of_updates(problem):

@@ -612,9 +612,9 @@ def test_check_finds_pages_that_are_not_of_the_results(outcome, tmp_path, capsys
     assert "DISAGREES: peers-ring.md: missing" in capsys.readouterr().out
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert main(["check", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 scenarios, 2 pages" in said
-    assert "not run: peers-grid" in said
+    printed = capsys.readouterr().out
+    assert "1 scenarios, 2 pages" in printed
+    assert "not run: peers-grid" in printed
     page = tmp_path / "peers-ring.md"
     page.write_text(page.read_text().replace("EXTRA", "EXTRAS"))
     assert main(["check", "--out", str(tmp_path)]) == 1
@@ -665,11 +665,11 @@ def test_every_scenario_has_its_place_in_the_recommendations():
     """Each is of a kind, and something goes wrong in it or nothing does."""
     for trouble, applies in decisions.TROUBLES.items():
         assert any(map(applies, SCENARIOS.values())), trouble
-    for each in SCENARIOS.values():
-        assert decisions.kind_of(each) in decisions.WHO
-        count = sum(applies(each) for applies in decisions.TROUBLES.values())
-        badly = decisions.TROUBLES["bad conditioning"](each)
-        assert count == 1 + badly, each.name
+    for candidate in SCENARIOS.values():
+        assert decisions.kind_of(candidate) in decisions.WHO
+        count = sum(applies(candidate) for applies in decisions.TROUBLES.values())
+        badly = decisions.TROUBLES["bad conditioning"](candidate)
+        assert count == 1 + badly, candidate.name
 
 
 def test_equal_runs_are_one_entry_with_all_names(outcome):
@@ -731,11 +731,11 @@ def test_an_older_result_is_computed_again(small_scenario, outcome, tmp_path, mo
     previous = stored({"ATC": older(outcome(1.0, 4))}, small_scenario.name)
     path = tmp_path / f"{small_scenario.name}.json"
     path.write_text(sealed(previous))
-    said = []
+    messages = []
     result = running.compute(
-        small_scenario, TINY, tmp_path, tmp_path / "s", lambda t, **_: said.append(t)
+        small_scenario, TINY, tmp_path, tmp_path / "s", lambda t, **_: messages.append(t)
     )
-    assert "was not tuned for each question" in said[0]
+    assert "was not tuned for each question" in messages[0]
     assert result["methods"] == {"ATC": outcome(2.0, 4)}
     assert running.read(small_scenario.name, tmp_path) == result
 
@@ -809,9 +809,9 @@ def test_verdicts_follow_from_the_stored_numbers(outcome):
         "place 2 of 2."
     )
     never = "In no group of scenarios was it always beaten."
-    both = {"EXTRA": outcome(1e-3, -1), "CTA": outcome(1.0, -1)}
-    assert judged(both, "EXTRA") == [take, never]
-    assert judged(both, "CTA") == [nearest, leave.format("EXTRA")]
+    outcomes = {"EXTRA": outcome(1e-3, -1), "CTA": outcome(1.0, -1)}
+    assert judged(outcomes, "EXTRA") == [take, never]
+    assert judged(outcomes, "CTA") == [nearest, leave.format("EXTRA")]
     # Two stored numbers exchanged: so are the sentences.
     swapped = {"EXTRA": outcome(1.0, -1), "CTA": outcome(1e-3, -1)}
     assert judged(swapped, "CTA") == [take, never]
@@ -822,8 +822,8 @@ def test_verdicts_follow_from_the_stored_numbers(outcome):
 
 
 def test_a_verdict_names_what_is_scarce(outcome):
-    both = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
-    assert judged(both, "CTA")[0] == (
+    outcomes = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
+    assert judged(outcomes, "CTA")[0] == (
         "Take it with peers, one model, for *clients are strongly unlike* (recommended if rounds "
         "or bits are scarce)."
     )
@@ -841,16 +841,16 @@ def test_a_verdict_says_that_an_algorithm_diverged_or_did_not_run(outcome):
 
 
 def test_a_private_variant_is_judged_under_a_budget_alone(outcome):
-    both = {"P-ADMM": outcome(1e-3, 4), "CTA": outcome(1.0, 4)}
-    assert judged(both, "P-ADMM") == ["No scenario of the atlas runs it."]
-    private = judged(both, "P-ADMM", name="private-peers-1")
+    outcomes = {"P-ADMM": outcome(1e-3, 4), "CTA": outcome(1.0, 4)}
+    assert judged(outcomes, "P-ADMM") == ["No scenario of the atlas runs it."]
+    private = judged(outcomes, "P-ADMM", name="private-peers-1")
     assert "for *a privacy budget* (among the best in 1 of 1" in private[0]
 
 
 def test_the_picture_of_an_algorithm_shows_its_scenarios(outcome):
     names = ("peers-ring", "peers-mildly", "peers-lossy")
-    both = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
-    results = {name: stored(both, name) for name in names}
+    outcomes = {"EXTRA": outcome(1e-3, 40), "CTA": outcome(1.0, 4)}
+    results = {name: stored(outcomes, name) for name in names}
     pages = decisions.read_all(results, SCENARIOS)
     picture = Figure()
     text = pictures.draw_algorithm(picture, pages, "CTA")
@@ -859,8 +859,8 @@ def test_the_picture_of_an_algorithm_shows_its_scenarios(outcome):
     left, right = picture.axes
     assert left.get_legend().get_texts()[0].get_text() == "CTA"
     assert len(right.get_yticks()) == 3
-    best, others = (line.get_xdata() for line in right.lines[:2])
-    assert (len(best), [*others]) == (0, [1.0, 1.0, 1.0])
+    best, not_best = (line.get_xdata() for line in right.lines[:2])
+    assert (len(best), [*not_best]) == (0, [1.0, 1.0, 1.0])
 
 
 def test_numbers_are_chosen_on_a_validation_set():
@@ -875,8 +875,8 @@ def test_numbers_are_chosen_on_a_validation_set():
     scale = np.sqrt(np.mean(np.arange(6.0) ** 2))
     np.testing.assert_allclose(pool.validation_features[:, 0] * scale, [6, 7, 8], rtol=1e-6)
     assert sorted(np.round(pool.features[:, 0] * scale).tolist()) == [0, 1, 2, 3, 4, 5]
-    for each in SCENARIOS.values():
-        assert (each.tuning_parts is not None) == ("concentration" in each.axes)
+    for candidate in SCENARIOS.values():
+        assert (candidate.tuning_parts is not None) == ("concentration" in candidate.axes)
 
 
 def test_tuning_builds_the_parts_for_tuning(small_scenario, monkeypatch):
@@ -889,24 +889,24 @@ def test_tuning_builds_the_parts_for_tuning(small_scenario, monkeypatch):
     assert tested.build(KEY, algorithm).problem.clients == 3
     assert tested.build_for_tuning(KEY, algorithm).problem.clients == 4
     assert small_scenario.build_for_tuning(KEY, algorithm).problem.clients == 3
-    seen = []
-    monkeypatch.setattr(fl, "tune", lambda build, *_, **options: seen.append((build, options)))
+    calls = []
+    monkeypatch.setattr(fl, "tune", lambda build, *_, **options: calls.append((build, options)))
     running._tuned(tested, {"FedAvg": (None, {})}, TINY, "final")
     running._tuned(tested, {"FedAvg": (None, {})}, TINY, "rounds")
-    assert all(build == tested.build_for_tuning for build, _ in seen)
-    assert [options["target"] for _, options in seen] == [None, tested.target]
+    assert all(build == tested.build_for_tuning for build, _ in calls)
+    assert [options["target"] for _, options in calls] == [None, tested.target]
 
 
 def test_a_round_costs_the_same_for_all_candidates_but_of_communication():
     """So that the fewest rounds are the fewest bits: those tuned for bits are the others."""
-    alike = SCENARIOS["squares-well-alike"]
-    admitted = {label: method(alike, label) for label in ("FedAvg", "Scaffnew")}
-    assert running._questions(alike, admitted) == {
+    equal_data = SCENARIOS["squares-well-alike"]
+    admitted = {label: method(equal_data, label) for label in ("FedAvg", "Scaffnew")}
+    assert running._questions(equal_data, admitted) == {
         "final": ["FedAvg", "Scaffnew"],
         "rounds": ["FedAvg", "Scaffnew"],
         "bits": ["Scaffnew"],
     }
-    assert "bits" not in running._questions(alike, {"FedAvg": admitted["FedAvg"]})
+    assert "bits" not in running._questions(equal_data, {"FedAvg": admitted["FedAvg"]})
 
 
 @pytest.mark.slow
@@ -989,8 +989,8 @@ def test_last_values_are_those_when_the_seconds_have_passed(timed_scenario):
     result = {"methods": {"FedAsync": chosen}}
     few = {"FedAsync": admitted["FedAsync"]}
     (value,) = running.last_values(timed_scenario, few, result, 1)["FedAsync"]
-    made = few["FedAsync"].build(**chosen["chosen"])
-    runs = fl.sweep(timed_scenario.build, grid={"algorithm": {"a": made}}, rounds=24, seeds=1)
+    algorithm = few["FedAsync"].build(**chosen["chosen"])
+    runs = fl.sweep(timed_scenario.build, grid={"algorithm": {"a": algorithm}}, rounds=24, seeds=1)
     seconds = runs.seconds.values[0, 0]
     # Two fast clients arrive in each second, and the slow one in each fourth.
     assert seconds[[0, 1, 7, 8, 17]].tolist() == [1, 1, 4, 4, 8]
@@ -1117,8 +1117,8 @@ def test_the_picture_of_a_clock_is_of_seconds(outcome, tmp_path):
 @pytest.fixture
 def scenario_of_few_bits(small_scenario):
     """Three clients that send 2 numbers, or 1 of them, and may send 12 in all."""
-    one = fl.link.TopK(1)
-    of_one = 3 * one.bits(2)
+    compressor = fl.link.TopK(1)
+    of_one = 3 * compressor.bits(2)
     return dataclasses.replace(
         small_scenario,
         name="three-clients-of-few-bits",
@@ -1126,7 +1126,7 @@ def scenario_of_few_bits(small_scenario):
         costs=scenario.COSTS_OF_UPLOADS,
         rules={
             "FedAvg (whole)": communication.rule("whole", 384.0, 3 * 64, local_steps=1),
-            "EF21": communication.rule("largest", 384.0, of_one, compression=one),
+            "EF21": communication.rule("largest", 384.0, of_one, compression=compressor),
             "DIANA": communication.rule(
                 "drawn", 384.0, 3 * 32, margin=2.0, compression=fl.link.RandomK(1)
             ),
@@ -1143,9 +1143,9 @@ def test_last_values_are_those_when_the_bits_are_sent(scenario_of_few_bits):
     assert simulation.clock is None
     assert simulation.compression is None
     assert simulation.algorithm.compression.count == 1
-    made = admitted["DIANA"].build(step_size=0.1)
+    algorithm = admitted["DIANA"].build(step_size=0.1)
     runs = fl.sweep(
-        scenario_of_few_bits.build, grid={"algorithm": {"DIANA": made}}, rounds=8, seeds=2
+        scenario_of_few_bits.build, grid={"algorithm": {"DIANA": algorithm}}, rounds=8, seeds=2
     )
     assert runs.bits_up.values[0, 0].tolist() == [96.0 * n for n in range(1, 9)]
     few = {"DIANA": admitted["DIANA"]}
@@ -1184,9 +1184,9 @@ def test_methods_have_as_many_rounds_as_they_have_bits_for(name):
     for label, (build, space) in methods(case)[0].items():
         if label in ("MARINA", "Scaffnew"):
             continue
-        made = build(**{key: values[0] for key, values in space.items()})
+        algorithm = build(**{key: values[0] for key, values in space.items()})
         with unwarned():
-            sent = fl.run(case.build(KEY, made), rounds=2).bits_up.values
+            sent = fl.run(case.build(KEY, algorithm), rounds=2).bits_up.values
         # The first round may have a message less.
         of_round = sent[1] - sent[0]
         rounds, record_every = case.length(label)
@@ -1220,8 +1220,8 @@ def test_distant_bits_go_to_the_cloud_or_from_edge_to_edge():
 def test_regions_are_near_their_edges():
     """Ten edges send to five regions every two rounds, and these to the cloud every ten."""
     case = SCENARIOS["edges-regions"]
-    made = method(case, "HierFAVG (regions more often)").build(step_size=0.01)
-    runs = fl.sweep(case.build, grid={"algorithm": {"a": made}}, rounds=10, seeds=1)
+    algorithm = method(case, "HierFAVG (regions more often)").build(step_size=0.01)
+    runs = fl.sweep(case.build, grid={"algorithm": {"a": algorithm}}, rounds=10, seeds=1)
     distant = running.distant_bits(case, "HierFAVG (regions more often)", runs)
     assert float(distant[0, 0, -1]) == 2 * 5 * 320
 

@@ -269,14 +269,16 @@ def shares_means(policy, attraction):
     rows = [in_two_parts().initial] * CLIENTS
     of_clients = [first_stats()] * CLIENTS
     means = np.zeros((CLASSES, WIDTH))
-    known = np.zeros(CLASSES)
+    has_mean = np.zeros(CLASSES)
     errors = []
     for number in range(ROUNDS):
 
-        def loss(row, stats, x, y, means=means, known=known):
+        def loss(row, stats, x, y, means=means, has_mean=has_mean):
             r, stats = loop.represent(row, stats, x)
             distance = jnp.mean((r - means[y]) ** 2, axis=1)
-            losses = entropy(loop.head(row, r), y) + attraction * jnp.asarray(known)[y] * distance
+            losses = (
+                entropy(loop.head(row, r), y) + attraction * jnp.asarray(has_mean)[y] * distance
+            )
             return jnp.mean(losses), stats
 
         sums = np.zeros((CLASSES, WIDTH))
@@ -287,7 +289,7 @@ def shares_means(policy, attraction):
             sums = sums + of_client[0]
             counts = counts + of_client[1]
         means = sums / counts[:, None]
-        known = np.ones(CLASSES)
+        has_mean = np.ones(CLASSES)
         errors.append(loop.errors(rows, of_clients, first_stats()))
     return rows, (of_clients, None), errors
 
@@ -310,14 +312,16 @@ def combines_heads(policy, attraction, epochs):
     of_clients = [first_stats()] * CLIENTS
     common = first_stats()
     means = np.zeros((CLASSES, WIDTH))
-    known = np.zeros(CLASSES)
+    has_mean = np.zeros(CLASSES)
     errors = []
     for number in range(ROUNDS):
 
-        def loss(row, stats, x, y, means=means, known=known):
+        def loss(row, stats, x, y, means=means, has_mean=has_mean):
             r, stats = loop.represent(row, stats, x)
             distance = jnp.mean((r - means[y]) ** 2, axis=1)
-            losses = entropy(loop.head(row, r), y) + attraction * jnp.asarray(known)[y] * distance
+            losses = (
+                entropy(loop.head(row, r), y) + attraction * jnp.asarray(has_mean)[y] * distance
+            )
             return jnp.mean(losses), stats
 
         moments = []
@@ -347,7 +351,7 @@ def combines_heads(policy, attraction, epochs):
             shares = on_simplex(matrix, products[k])
             heads[k] = sum(share * row for share, row in zip(shares, rows, strict=True))
         means = sums / counts[:, None]
-        known = np.ones(CLASSES)
+        has_mean = np.ones(CLASSES)
         models = [jnp.where(of_head, head, server) for head in heads]
         errors.append(loop.errors(models, of_clients, common))
     return models, (of_clients, common), errors
@@ -515,11 +519,11 @@ def contrasts(policy, contrast, temperature):
 
             def loss(row, stats, x, y, server=server, last=lasts[k]):
                 # The other models are normalized by the batch, too.
-                others = [loop.represent(other, stats, x)[0] for other in (server, last)]
+                compared = [loop.represent(other, stats, x)[0] for other in (server, last)]
                 r, stats = loop.represent(row, stats, x)
-                nearer = cosine(r, others[1]) - cosine(r, others[0])
-                apart = contrast * jnp.log1p(jnp.exp(nearer / temperature))
-                return jnp.mean(entropy(loop.head(row, r), y) + apart), stats
+                nearer = cosine(r, compared[1]) - cosine(r, compared[0])
+                penalty = contrast * jnp.log1p(jnp.exp(nearer / temperature))
+                return jnp.mean(entropy(loop.head(row, r), y) + penalty), stats
 
             start = loop.start(of_clients[k], common)
             row, of_clients[k] = loop.steps(server, start, k, number, loss)
@@ -747,8 +751,8 @@ def test_pfedme_has_statistics_of_the_personal_models(policy):
         0.5, attraction=2.0, personal_step_size=STEP, personal_steps=1, **SETTINGS
     )
     personal, common = (
-        fl.run(fl.Simulation(problem_of(state=policy), each), rounds=ROUNDS)
-        for each in (algorithm, fl.algorithms.FedAvg(STEP, **SETTINGS))
+        fl.run(fl.Simulation(problem_of(state=policy), method), rounds=ROUNDS)
+        for method in (algorithm, fl.algorithms.FedAvg(STEP, **SETTINGS))
     )
     close(np.mean(personal["model"], axis=0), common["model"][0])
     assert np.ptp(personal["model"].values, axis=0).max() > 1e-3

@@ -144,7 +144,7 @@ def reference(method, policy):
     first = jnp.zeros_like(server)
     second = jnp.full_like(server, 1e-3**2)
     personal = np.asarray(problem.coordinates("BatchNorm"))
-    own = [server] * CLIENTS
+    rows_kept = [server] * CLIENTS
     own_stats = [zero] * CLIENTS
     models = []
     errors = []
@@ -153,7 +153,7 @@ def reference(method, policy):
         new_stats = []
         for k in range(CLIENTS):
             start = {"averaged": common, "kept": stats[k]}.get(policy, zero)
-            begin = jnp.where(personal, own[k], server) if method == "FedBN" else server
+            begin = jnp.where(personal, rows_kept[k], server) if method == "FedBN" else server
 
             correction = control - controls[k] if method == "SCAFFOLD" else 0.0
             row, new = loop.steps(
@@ -175,26 +175,29 @@ def reference(method, policy):
             second = 0.99 * second + 0.01 * change**2
             mean = server + 0.02 * first / (jnp.sqrt(second) + 1e-3)
         if method == "FedBN":
-            own = rows
+            rows_kept = rows
         if method == "Ditto":  # steps on all samples, from the personal model
             for k in range(CLIENTS):
                 for _ in range(2):
                     function = functools.partial(
                         loop.loss, x=jnp.asarray(X[k]), y=jnp.asarray(Y[k]), train=not loop.frozen
                     )
-                    gradient, own_stats[k] = jax.grad(function, has_aux=True)(own[k], own_stats[k])
-                    own[k] = own[k] - STEP * (gradient + 0.3 * (own[k] - server))
+                    gradient, own_stats[k] = jax.grad(function, has_aux=True)(
+                        rows_kept[k], own_stats[k]
+                    )
+                    rows_kept[k] = rows_kept[k] - STEP * (gradient + 0.3 * (rows_kept[k] - server))
         server = mean
         stats = new_stats
         common = mean_of(new_stats)
         evaluated = []
         for k in range(CLIENTS):
-            kept = stats[k] if policy == "kept" else common
-            personal_model = jnp.where(personal, own[k], server)
-            row, kept = {"FedBN": (personal_model, kept), "Ditto": (own[k], own_stats[k])}.get(
-                method, (server, kept)
-            )
-            evaluated.append(loop.errors(row, kept))
+            statistics = stats[k] if policy == "kept" else common
+            personal_model = jnp.where(personal, rows_kept[k], server)
+            row, statistics = {
+                "FedBN": (personal_model, statistics),
+                "Ditto": (rows_kept[k], own_stats[k]),
+            }.get(method, (server, statistics))
+            evaluated.append(loop.errors(row, statistics))
         models.append(server)
         errors.append(np.mean(evaluated))
     return np.asarray(models), np.asarray(errors)
@@ -214,9 +217,9 @@ def algorithm_of(method):
 
 def cases():
     """All policies with FedAvg, and a policy with each of the other methods, are quick."""
-    for place, method in enumerate(["FedAvg", "SCAFFOLD", "FedProx", "FedAdam", "FedBN", "Ditto"]):
+    for index, method in enumerate(["FedAvg", "SCAFFOLD", "FedProx", "FedAdam", "FedBN", "Ditto"]):
         for policy in STATES:
-            quick = method == "FedAvg" or policy == STATES[place % 2]
+            quick = method == "FedAvg" or policy == STATES[index % 2]
             yield pytest.param(method, policy, marks=[] if quick else pytest.mark.slow)
 
 
@@ -242,11 +245,11 @@ def test_statistics_are_counted_where_they_are_sent():
         algorithm = fl.algorithms.FedAvg(STEP, batch=BATCH, clients_per_round=2)
         run = fl.run(fl.Simulation(problem_of(state=policy), algorithm), rounds=2)
         bits[policy] = [int(run[name][-1]) for name in ("bits_up", "bits_down")]
-    beside = 2 * 2 * 10 * 32  # rounds, participants, numbers, bits
+    state_bits = 2 * 2 * 10 * 32  # rounds, participants, numbers, bits
     up, down = bits["frozen"]
     assert bits["kept"] == [up, down]
-    assert bits["averaged"] == [up + beside, down + beside]
-    assert bits["reset"] == [up + beside, down]
+    assert bits["averaged"] == [up + state_bits, down + state_bits]
+    assert bits["reset"] == [up + state_bits, down]
 
 
 # --------------------------------------------------------------------------- dropout, augmentation
@@ -322,10 +325,10 @@ def test_policies_are_an_axis_of_a_grid():
 
     study = fl.sweep(build, grid={"state": [*STATES]}, rounds=2, seeds=2)
     assert study.network_state.dims == ("state", "seed", "statistic")
-    given = ~np.isnan(study.network_state).any(["seed", "statistic"])
-    assert study.state[given].values.tolist() == ["averaged", "reset"]
-    given = ~np.isnan(study.client_network_state).any(["seed", "client", "statistic"])
-    assert study.state[given].values.tolist() == ["kept"]
+    has_statistics = ~np.isnan(study.network_state).any(["seed", "statistic"])
+    assert study.state[has_statistics].values.tolist() == ["averaged", "reset"]
+    has_statistics = ~np.isnan(study.client_network_state).any(["seed", "client", "statistic"])
+    assert study.state[has_statistics].values.tolist() == ["kept"]
 
 
 def test_seeds_differ_and_blocks_do_not_matter():
@@ -338,9 +341,9 @@ def test_seeds_differ_and_blocks_do_not_matter():
 def test_a_longer_run_continues_a_shorter_one(tmp_path):
     short = fl.sweep(scenario, rounds=2, seeds=2, store=tmp_path / "study")
     long = fl.sweep(scenario, rounds=4, seeds=2, store=tmp_path / "study")
-    whole = fl.sweep(scenario, rounds=4, seeds=2)
+    uninterrupted = fl.sweep(scenario, rounds=4, seeds=2)
     np.testing.assert_array_equal(long.test_error[:, :2], short.test_error)
-    np.testing.assert_allclose(long.test_error, whole.test_error, rtol=1e-6)
+    np.testing.assert_allclose(long.test_error, uninterrupted.test_error, rtol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["averaged", "reset", "frozen", None])
@@ -698,8 +701,8 @@ def plain_network():
 
     def train(parameters, state, features, key):
         mean = jnp.mean(features @ parameters["first"], axis=0)
-        kept = jax.random.bernoulli(key, 0.5, (len(features), 5))
-        x = jnp.where(kept, 2 * hidden(parameters, mean, features), 0)
+        not_dropped = jax.random.bernoulli(key, 0.5, (len(features), 5))
+        x = jnp.where(not_dropped, 2 * hidden(parameters, mean, features), 0)
         return x @ parameters["last"], {"mean": 0.7 * state["mean"] + 0.3 * mean}
 
     return fl.models.plain(init, apply, train=train, state=lambda: {"mean": jnp.zeros(5)})
@@ -875,7 +878,9 @@ def test_activations_that_are_computed_again_change_memory_alone(name):
     assert stored.layout.paths == again.layout.paths
     assert again._activations < 0.5 * stored._activations
     algorithm = fl.algorithms.FedAvg(0.1, local_steps=3)
-    models = [fl.run(fl.Simulation(one, algorithm), rounds=2).model.values for one in problems]
+    models = [
+        fl.run(fl.Simulation(problem, algorithm), rounds=2).model.values for problem in problems
+    ]
     np.testing.assert_allclose(*models, rtol=0, atol=1e-5)
 
 

@@ -25,17 +25,17 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_shared_rows_are_at_all_clients_and_others_at_one(name):
     rule = RULES[name]
-    each = rule.rows if rule.each is None else rule.each
+    count = rule.rows if rule.each is None else rule.each
     least, largest = rule.bounds(120, 5)
     for seed in range(5):
         drawn = rule.draw(seed, LABELS, clients=5)
         rows = drawn.rows()
         assert all(len(set(part)) == len(part) for part in rows)  # none is there twice
         holders = np.bincount(np.concatenate(rows), minlength=120)
-        own = np.setdiff1d(np.arange(120), np.flatnonzero(holders > 1))
-        assert len(own) >= 120 - rule.rows
+        unshared = np.setdiff1d(np.arange(120), np.flatnonzero(holders > 1))
+        assert len(unshared) >= 120 - rule.rows
         assert all(least <= len(part) <= largest for part in rows)
-        assert sum(map(len, rows)) == 120 - rule.rows + 5 * each
+        assert sum(map(len, rows)) == 120 - rule.rows + 5 * count
         if rule.each in (None, rule.rows):
             assert sorted(set(holders)) == [1, 5]
             assert (holders == 5).sum() == rule.rows
@@ -51,19 +51,21 @@ def test_who_shares_what_is_uniform():
         counts = np.bincount(client.ravel(), minlength=12)
         assert stats.chisquare(counts).pvalue > 1e-3
     # What two clients have in common is drawn for each.
-    both = [len(set(entries[:6]) & set(entries[6:12])) for entries in order]
-    expected = stats.hypergeom(4, 2, 2).pmf(np.arange(3)) * len(both)
-    assert stats.chisquare(np.bincount(both, minlength=3), expected).pvalue > 1e-3
+    common = [len(set(entries[:6]) & set(entries[6:12])) for entries in order]
+    expected = stats.hypergeom(4, 2, 2).pmf(np.arange(3)) * len(common)
+    assert stats.chisquare(np.bincount(common, minlength=3), expected).pvalue > 1e-3
 
 
 def test_runs_on_shared_rows_are_those_of_clients_own_samples():
     partition = RULES["some of them"].draw(3, LABELS, clients=5)
     loss = fl.problems.Softmax(4)
     pooled = fl.problems.from_pool(X, LABELS, loss, partition)
-    own = fl.problems.from_clients([(X[rows], LABELS[rows]) for rows in partition.rows()], loss)
+    separate = fl.problems.from_clients(
+        [(X[rows], LABELS[rows]) for rows in partition.rows()], loss
+    )
     runs = [
         fl.run(fl.Simulation(problem, fl.algorithms.FedAvg(0.3), metrics=["objective"]), rounds=5)
-        for problem in (pooled, own)
+        for problem in (pooled, separate)
     ]
     np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-10)
     assert not pooled.features.disjoint

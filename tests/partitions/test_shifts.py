@@ -61,32 +61,32 @@ def test_turned_images_are_those_of_the_loop_over_clients():
     quarters = [3, 0, 1, 2, 5]
     after = changed(partitions.Rotation(quarters))
     for k in range(CLIENTS):
-        mine = k == OWNERS
-        clients = [(IMAGES[mine], LABELS[mine])]
+        rows = k == OWNERS
+        clients = [(IMAGES[rows], LABELS[rows])]
         expected = fl.data.rotated(clients, [90.0 * quarters[k]])[0][0]
-        np.testing.assert_array_equal(after.features[mine], expected)
+        np.testing.assert_array_equal(after.features[rows], expected)
 
 
 def test_noise_has_each_clients_deviation():
     deviation = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
     moved = np.asarray(many(partitions.FeatureNoise(deviation), 300)[0]) - IMAGES
     for k in range(CLIENTS):
-        mine = moved[:, k == OWNERS].ravel()
-        assert mine.std() == pytest.approx(deviation[k], rel=0.02, abs=1e-12)
+        noise = moved[:, k == OWNERS].ravel()
+        assert noise.std() == pytest.approx(deviation[k], rel=0.02, abs=1e-12)
         if deviation[k]:
-            assert stats.kstest(mine[:5000] / deviation[k], "norm").pvalue > 1e-3
+            assert stats.kstest(noise[:5000] / deviation[k], "norm").pvalue > 1e-3
 
 
 def test_a_style_is_one_scale_and_one_offset_of_each_client():
     features = np.asarray(many(partitions.Style(0.3, 0.2), 2000)[0])
     scales, offsets = [], []
     for k in range(CLIENTS):
-        mine = k == OWNERS
-        x = IMAGES[mine].ravel()
-        y = features[:, mine].reshape(2000, -1)
-        slope, offset = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y.T, rcond=None)[0]
-        np.testing.assert_allclose(np.outer(slope, x) + offset[:, None], y, atol=1e-9)
-        scales.append(np.log(slope))
+        rows = k == OWNERS
+        x = IMAGES[rows].ravel()
+        y = features[:, rows].reshape(2000, -1)
+        scale, offset = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y.T, rcond=None)[0]
+        np.testing.assert_allclose(np.outer(scale, x) + offset[:, None], y, atol=1e-9)
+        scales.append(np.log(scale))
         offsets.append(offset)
     assert stats.kstest(np.ravel(scales) / 0.3, "norm").pvalue > 1e-3
     assert stats.kstest(np.ravel(offsets) / 0.2, "norm").pvalue > 1e-3
@@ -112,8 +112,8 @@ def test_wrong_labels_are_as_frequent_as_their_rate_and_equally_any_other():
     targets = np.asarray(many(partitions.LabelNoise(rate), 1000)[1])
     wrong = targets != LABELS
     for k in range(CLIENTS):
-        mine = k == OWNERS
-        assert wrong[:, mine].mean() == pytest.approx(rate[k], abs=0.02)
+        rows = k == OWNERS
+        assert wrong[:, rows].mean() == pytest.approx(rate[k], abs=0.02)
     step = (targets - LABELS)[wrong] % 3
     assert set(step) == {1, 2}
     assert stats.binomtest(int((step == 1).sum()), len(step)).pvalue > 1e-3

@@ -58,9 +58,9 @@ def test_a_mechanism_on_messages_needs_no_base_class():
         simulation = fl.Simulation(PROBLEM.clipped(1.0), algorithm, privacy=privacy)
         return fl.run(simulation, rounds=4)
 
-    own, library = simulate(EqualRounds(2.0)), simulate(fl.privacy.ZCDP(2.0))
-    np.testing.assert_allclose(own.model, library.model, rtol=1e-6)
-    np.testing.assert_allclose(own.privacy_rho, library.privacy_rho, rtol=1e-6)
+    duck_typed, library = simulate(EqualRounds(2.0)), simulate(fl.privacy.ZCDP(2.0))
+    np.testing.assert_allclose(duck_typed.model, library.model, rtol=1e-6)
+    np.testing.assert_allclose(duck_typed.privacy_rho, library.privacy_rho, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_a_mechanism_of_another_scope_needs_no_base_class(inner, algorithm, prot
     def simulate(privacy):
         return fl.run(fl.Simulation(PROBLEM, algorithm, privacy=privacy), rounds=4)
 
-    own, library = simulate(delegating(inner, protocol)), simulate(inner)
-    np.testing.assert_array_equal(own.model, library.model)
-    assert own.drop_attrs().equals(library.drop_attrs())
-    epsilon = [fl.privacy.spent(results, 1e-5).epsilon.values for results in (own, library)]
+    duck_typed, library = simulate(delegating(inner, protocol)), simulate(inner)
+    np.testing.assert_array_equal(duck_typed.model, library.model)
+    assert duck_typed.drop_attrs().equals(library.drop_attrs())
+    epsilon = [fl.privacy.spent(results, 1e-5).epsilon.values for results in (duck_typed, library)]
     np.testing.assert_array_equal(*epsilon)
 
 

@@ -29,11 +29,11 @@ def looped(values):
 
 def test_shares_are_those_of_the_loop_over_pairs():
     values = np.random.default_rng(0).normal(5, 1, (4, 3, 5))
-    found = variance_shares(xr.DataArray(values, dims=SOURCES), SOURCES)
+    estimated = variance_shares(xr.DataArray(values, dims=SOURCES), SOURCES)
     shares, variance = looped(values)
-    np.testing.assert_allclose(found.share, shares, rtol=1e-10)
-    np.testing.assert_allclose(found.variance, variance, rtol=1e-10)
-    np.testing.assert_allclose(found.share.sum("source"), 1)
+    np.testing.assert_allclose(estimated.share, shares, rtol=1e-10)
+    np.testing.assert_allclose(estimated.variance, variance, rtol=1e-10)
+    np.testing.assert_allclose(estimated.share.sum("source"), 1)
 
 
 def test_other_axes_are_kept_and_the_order_of_axes_does_not_matter():
@@ -42,11 +42,11 @@ def test_other_axes_are_kept_and_the_order_of_axes_does_not_matter():
         dims=("seed", "partition", "algorithm", "start"),
         coords={"algorithm": ["a", "b"]},
     )
-    found = variance_shares(values, SOURCES)
-    assert found.share.dims == ("algorithm", "source")
+    estimated = variance_shares(values, SOURCES)
+    assert estimated.share.dims == ("algorithm", "source")
     for name in "ab":
         alone = values.sel(algorithm=name).transpose(*SOURCES).values
-        np.testing.assert_allclose(found.share.sel(algorithm=name), looped(alone)[0], rtol=1e-9)
+        np.testing.assert_allclose(estimated.share.sel(algorithm=name), looped(alone)[0], rtol=1e-9)
 
 
 def drawn(rng, count, deviations):
@@ -68,8 +68,8 @@ def test_estimates_are_unbiased_and_interactions_belong_to_the_later_axis():
     expected = np.array([p, s + ps, r + 1.0])
     explained = []
     for _ in range(2000):
-        found = variance_shares(xr.DataArray(drawn(rng, 4, deviations), dims=SOURCES), SOURCES)
-        explained.append(found.share.values * float(found.variance))
+        estimated = variance_shares(xr.DataArray(drawn(rng, 4, deviations), dims=SOURCES), SOURCES)
+        explained.append(estimated.share.values * float(estimated.variance))
     error = np.std(explained, axis=0) / np.sqrt(len(explained))
     np.testing.assert_array_less(np.abs(np.mean(explained, axis=0) - expected), 4 * error)
 
@@ -80,16 +80,16 @@ def test_intervals_cover_the_true_shares():
     covered = []
     for _ in range(300):
         values = xr.DataArray(drawn(rng, 8, deviations), dims=SOURCES)
-        found = variance_shares(values, SOURCES)
+        estimated = variance_shares(values, SOURCES)
         truth = np.array([1, 1, 2]) / 4
-        covered.append((found.low.values <= truth) & (truth <= found.high.values))
+        covered.append((estimated.low.values <= truth) & (truth <= estimated.high.values))
     assert np.mean(covered, axis=0).min() > 0.85
 
 
 def test_intervals_add_the_jackknife_of_every_axis():
     """With Satterthwaite's degrees of freedom, axis by axis and draw by draw."""
     values = drawn(np.random.default_rng(4), 4, (1.0, 0.7, 0.5, 0.3))
-    found = variance_shares(xr.DataArray(values, dims=SOURCES), SOURCES, level=0.9)
+    estimated = variance_shares(xr.DataArray(values, dims=SOURCES), SOURCES, level=0.9)
     parts = []
     for axis in range(3):
         less_one = [looped(np.delete(values, draw, axis))[0] for draw in range(4)]
@@ -97,15 +97,15 @@ def test_intervals_add_the_jackknife_of_every_axis():
     total = np.sum(parts, axis=0)
     freedom = total**2 / np.sum(np.square(parts) / 3, axis=0)
     reach = stats.t.ppf(0.95, freedom) * np.sqrt(total)
-    np.testing.assert_allclose(found.high - found.share, reach, rtol=1e-9)
-    np.testing.assert_allclose(found.share - found.low, reach, rtol=1e-9)
+    np.testing.assert_allclose(estimated.high - estimated.share, reach, rtol=1e-9)
+    np.testing.assert_allclose(estimated.share - estimated.low, reach, rtol=1e-9)
 
 
 def test_two_draws_of_an_axis_give_no_interval():
     values = xr.DataArray(np.random.default_rng(5).normal(size=(2, 5)), dims=("start", "seed"))
-    found = variance_shares(values, ("start", "seed"))
-    assert np.isfinite(found.share).all()
-    assert np.isnan(found.low).all()
+    estimated = variance_shares(values, ("start", "seed"))
+    assert np.isfinite(estimated.share).all()
+    assert np.isnan(estimated.low).all()
 
 
 @pytest.mark.parametrize(

@@ -154,16 +154,16 @@ def test_ledgers_of_a_sweep_are_those_of_single_runs(population):
 def stopped_at(monkeypatch, number, calls):
     """Raise at the ``calls``-th start of this round."""
     start = population_run.CohortRun.start_round
-    made = []
+    rounds = []
 
     def stopping(run, participants, data):
-        made.append(run.number + 1)
-        if made.count(number) == calls:
+        rounds.append(run.number + 1)
+        if rounds.count(number) == calls:
             raise KeyboardInterrupt
         return start(run, participants, data)
 
     monkeypatch.setattr(population_run.CohortRun, "start_round", stopping)
-    return made
+    return rounds
 
 
 def store_each_record(monkeypatch):
@@ -176,7 +176,7 @@ def store_each_record(monkeypatch):
 def test_an_interrupted_sweep_goes_on(scenario, tmp_path, monkeypatch, reads, calls):
     """After a stop between rounds, and in the middle of the points of one; seed 1 is at work."""
     settings = {"rounds": 6, "seeds": 2, "grid": {"step_size": STEPS}, "record_every": 2}
-    whole = fl.sweep(scenario, **settings)
+    uninterrupted = fl.sweep(scenario, **settings)
     with monkeypatch.context() as patch:
         store_each_record(patch)
         stopped_at(patch, 5, 3 + calls)
@@ -185,14 +185,14 @@ def test_an_interrupted_sweep_goes_on(scenario, tmp_path, monkeypatch, reads, ca
     assert stopped.value.results.done.sum() == 3
     assert not np.isnan(stopped.value.results.test_error.sel(seed=1)[:, :2]).any()
     reads.clear()
-    made = stopped_at(monkeypatch, 0, 1)
-    identical(fl.sweep(scenario, **settings, store=tmp_path / "study"), whole)
-    assert made == [5, 5, 5, 6, 6, 6]
+    rounds = stopped_at(monkeypatch, 0, 1)
+    identical(fl.sweep(scenario, **settings, store=tmp_path / "study"), uninterrupted)
+    assert rounds == [5, 5, 5, 6, 6, 6]
     assert len(reads) == 2
     reads.clear()
-    identical(fl.sweep(scenario, **settings, store=tmp_path / "study"), whole)
+    identical(fl.sweep(scenario, **settings, store=tmp_path / "study"), uninterrupted)
     assert not reads
-    identical(fl.load(tmp_path / "study"), whole)
+    identical(fl.load(tmp_path / "study"), uninterrupted)
 
 
 @pytest.mark.slow
@@ -203,9 +203,9 @@ def test_a_finished_sweep_grows(scenario, tmp_path, monkeypatch, keep_state):
     large = {"rounds": 6, "seeds": 2, "grid": {"step_size": STEPS}, "keep_models": True}
     store = {"store": tmp_path / "study", "keep_state": keep_state}
     fl.sweep(scenario, **small, **store)
-    made = stopped_at(monkeypatch, 0, 1)
+    rounds = stopped_at(monkeypatch, 0, 1)
     grown = fl.sweep(scenario, **large, **store)
-    assert len(made) == 6 * 6 - keep_state * 2 * 4
+    assert len(rounds) == 6 * 6 - keep_state * 2 * 4
     identical(grown, fl.sweep(scenario, **large))
 
 
@@ -296,12 +296,12 @@ def test_a_killed_sweep_resumes(population, tmp_path):
 def test_runs_end_at_their_tolerances(scenario, reads):
     """Each run ends separately, and nothing is read once all have ended."""
     settings = {"rounds": 20, "grid": {"step_size": [0.02, 0.9, 0.8]}}
-    whole = fl.sweep(scenario, **settings)
-    level = float(whole.test_error.sel(step_size=0.9)[0, 5])
+    to_the_end = fl.sweep(scenario, **settings)
+    level = float(to_the_end.test_error.sel(step_size=0.9)[0, 5])
     expected = []
-    for curve in whole.test_error.values[:, 0]:
-        reached = np.flatnonzero(curve[1::2] <= level)  # checked every second record
-        expected.append(2 * reached[0] + 2 if len(reached) else 0)
+    for curve in to_the_end.test_error.values[:, 0]:
+        below = np.flatnonzero(curve[1::2] <= level)  # checked every second record
+        expected.append(2 * below[0] + 2 if len(below) else 0)
     assert 0 < min(expected[1:]) < max(expected[1:]) <= 8
     assert expected[0] == 0
     ended = fl.sweep(scenario, **settings, until={"test_error": level})
@@ -309,7 +309,7 @@ def test_runs_end_at_their_tolerances(scenario, reads):
     for point, last in enumerate(expected):
         until = slice(last or None)
         np.testing.assert_array_equal(
-            ended.test_error[point, 0, until], whole.test_error[point, 0, until]
+            ended.test_error[point, 0, until], to_the_end.test_error[point, 0, until]
         )
     reads.clear()
     fast = {"rounds": 20, "grid": {"step_size": [0.9, 0.8]}, "until": {"test_error": level}}
@@ -612,8 +612,8 @@ def test_states_of_clients_that_do_not_fit_are_refused(scenario, monkeypatch):
 
 @pytest.mark.slow
 def test_points_that_do_not_fit_together_come_one_after_the_other(scenario, monkeypatch, reads):
-    whole = fl.sweep(scenario, rounds=2, grid={"step_size": STEPS})
+    together = fl.sweep(scenario, rounds=2, grid={"step_size": STEPS})
     reads.clear()
     monkeypatch.setattr("fljax.study.population_study.memory_at_hand", lambda: 1)
-    identical(fl.sweep(scenario, rounds=2, grid={"step_size": STEPS}), whole)
+    identical(fl.sweep(scenario, rounds=2, grid={"step_size": STEPS}), together)
     assert len(reads) == 3 * 2

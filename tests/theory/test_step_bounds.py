@@ -78,16 +78,16 @@ def test_choco_gossip_falls_at_least_by_the_factor(self_weight, share):
     gossip = step_bounds.choco_consensus(combination, share)
     rng = np.random.default_rng(0)
     models = rng.normal(size=(200, CLIENTS, 10))  # 200 runs
-    known = np.zeros_like(models)
+    estimates = np.zeros_like(models)
     start = models - models.mean(1, keepdims=True)
-    first = np.mean(np.sum(start**2 + (models - known) ** 2, axis=(1, 2)))
+    first = np.mean(np.sum(start**2 + (models - estimates) ** 2, axis=(1, 2)))
     rounds = 40
     for _ in range(rounds):
-        sent = (rng.random(models.shape) < share) * (models - known)
-        known = known + sent
-        models = models + float(gossip.step_size) * (weights @ known - known)
-    apart = models - models.mean(1, keepdims=True)
-    last = np.mean(np.sum(apart**2 + (models - known) ** 2, axis=(1, 2)))
+        sent = (rng.random(models.shape) < share) * (models - estimates)
+        estimates = estimates + sent
+        models = models + float(gossip.step_size) * (weights @ estimates - estimates)
+    deviation = models - models.mean(1, keepdims=True)
+    last = np.mean(np.sum(deviation**2 + (models - estimates) ** 2, axis=(1, 2)))
     assert last <= float(gossip.factor) ** rounds * first
     values = np.sort(np.linalg.eigvalsh(weights))
     gap = 1 - max(abs(values[0]), values[-2])
@@ -119,8 +119,8 @@ def test_proxskip_falls_at_least_by_the_factor(probability):
     for _ in range(100):
         models, controls = np.zeros((CLIENTS, 4)), np.zeros((CLIENTS, 4))
         for n in range(61):
-            apart = np.sum((models - optimum) ** 2)
-            sums[n] += apart + (step / chance) ** 2 * np.sum((controls - at_optimum) ** 2)
+            distance = np.sum((models - optimum) ** 2)
+            sums[n] += distance + (step / chance) ** 2 * np.sum((controls - at_optimum) ** 2)
             gradient = np.einsum("kij,kj->ki", hessians, models - minimizers)
             moved = models - step * (gradient - controls)
             models = moved
@@ -179,8 +179,8 @@ def test_fedavg_is_below_its_bound(local_steps):
     hessians, minimizers = quadratics(8.0, seed=3)
 
     def objective(w):
-        apart = w - minimizers
-        return np.einsum("ki,kij,kj->k", apart, hessians, apart).mean() / 2
+        deviation = w - minimizers
+        return np.einsum("ki,kij,kj->k", deviation, hessians, deviation).mean() / 2
 
     optimum = np.linalg.solve(hessians.sum(0), np.einsum("kij,kj->i", hessians, minimizers))
     w = np.full(4, 2.0)
