@@ -156,7 +156,7 @@ def test_personalized_servers_equal_those_from_memory(real_population, algorithm
         {"participation": Markov(0.4, 0.5)},
         {"delays": fl.link.Geometric(0.5, 3)},
         {"losses": fl.link.Independent(0.3), "aggregation": fl.aggregation.Median()},
-        {"compression": fl.link.TopK(5), "attack": fl.attacks.SignFlip(fl.attacks.first(3, 15))},
+        {"compression": fl.link.TopK(6), "attack": fl.attacks.SignFlip(fl.attacks.first(3, 15))},
         {"masks": fl.link.SecureAggregation(1.0)},
     ],
     ids=lambda parts: next(iter(parts)),
