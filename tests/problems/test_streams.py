@@ -506,7 +506,7 @@ def test_a_stream_of_the_same_data_is_the_fixed_problem():
     x = jnp.asarray(rng.normal(size=(5, 3)))
     y = jnp.asarray(rng.normal(size=5))
     fixed = Problem(x[:, None], y[:, None], LeastSquares(), strength=0.0)
-    for algorithm, network in ((ZCDPGradNFL(0.1), fl.graphs.ring(5)), (ConventionalFL(0.1), None)):
+    for algorithm, network in ((ZCDPGradNFL(0.03), fl.graphs.ring(5)), (ConventionalFL(0.1), None)):
         still, moving = (
             fl.run(fl.Simulation(p, algorithm, network, metrics=["consensus_error"]), 25)
             for p in (fixed, Same(x, y))

@@ -582,7 +582,7 @@ def test_all_points_evaluate_the_same_clients(population):
     ("algorithm", "message"),
     [
         (fl.algorithms.FedAvg(0.1), "Everyone may invite all 12 clients"),
-        (fl.algorithms.ConventionalFL(0.1), "does not learn with some clients"),
+        (fl.algorithms.ConventionalFL(0.1), "does not learn with some of a server's clients"),
         (fl.algorithms.FedFomo(0.1, clients_per_round=3), "on how many clients there are"),
         (fl.algorithms.FedPer(0.1, personal=[0, 1], clients_per_round=3), "states are asked for"),
     ],
