@@ -18,6 +18,7 @@ from fljax._core.devices import traced_for
 from fljax._core.prng import random_key
 from fljax.simulation.scan import begin
 from fljax.study.batched_program import Program, _lift_large_constants
+from fljax.study.batched_program import program as cached_program
 
 #: The part of a row's time that goes to the bare loop.
 BESIDE = 0.25
@@ -271,7 +272,11 @@ def bare_rate(training: Training, data: Samples, seconds: float) -> tuple[float,
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Any]]:
-    """The programs that studies compile or load within."""
+    """The programs that studies compile or load within: all that they need, as the programs of an
+    earlier row, which may have the same shapes, are forgotten first.
+    """
+    cached_program.cache_clear()
+    jax.clear_caches()
     programs: list[Any] = []
     original = compilation_cache.compile_or_load
 
