@@ -27,7 +27,7 @@ from experiments.figure import REGISTRY, Claim, Effort, Estimate, Figure, Settin
 from experiments.gauthier import chapter3 as ch3
 from fljax._core import storage, version
 from fljax._core.storage import sealed, unsealed
-from fljax.study import executor
+from fljax.study import executor, request
 
 NAME = "gauthier-3.1"
 STUDIES = ["a", "b", "enforced-a", "enforced-b", "tuning-enforced", "tuning"]
@@ -308,10 +308,11 @@ def test_after_an_upgrade_a_killed_run_restarts(small, tmp_path, monkeypatch, ca
 
 @pytest.mark.slow
 def test_another_study_in_a_store_is_one_line(small, tmp_path, monkeypatch, capsys):
+    versions = request.versions()
     ask = ["run", "small", "--quick", "--seeds", "3", "--out", "made", "--store", "kept"]
     assert main(ask) == 0
     capsys.readouterr()
-    monkeypatch.setattr(jax, "__version__", "99.0")
+    monkeypatch.setattr(request, "versions", lambda: versions | {"jax": "99.0"})
     assert main(ask) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
