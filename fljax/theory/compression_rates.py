@@ -98,7 +98,7 @@ def _curvatures(
     return client_smoothness
 
 
-def _check_order(smoothness: float, client_smoothness: float) -> None:
+def _check_order(smoothness: Number, client_smoothness: Number) -> None:
     if client_smoothness < smoothness:
         raise ValueError(
             f"client_smoothness must be at least smoothness, {float(smoothness):g}, got "

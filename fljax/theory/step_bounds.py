@@ -66,7 +66,7 @@ def check_curvatures(smoothness: object, convexity: object) -> None:
     checks.check_when_concrete(_check_order, smoothness, convexity)
 
 
-def _check_order(smoothness: float, convexity: float) -> None:
+def _check_order(smoothness: Number, convexity: Number) -> None:
     if convexity > smoothness:
         raise ValueError(
             "convexity must be at most smoothness, the smallest curvature at most the largest, got "

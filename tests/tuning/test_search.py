@@ -106,6 +106,7 @@ def test_a_structure_is_compiled_once(methods, monkeypatch):
 
 
 @pytest.mark.thin(1)
+@pytest.mark.filterwarnings("ignore::fljax.DivergenceWarning")  # the fine grid is wide
 @pytest.mark.parametrize("method", ["FedAvg", "EXTRA"])
 def test_the_known_best_step_is_found(method):
     problem = fl.problems.ridge(jax.random.key(3), clients=5, samples=10, dim=2)
