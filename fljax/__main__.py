@@ -577,7 +577,7 @@ def join(where: tuple[str, int, int] | tuple[()]) -> None:
         ) from None
 
 
-# What went wrong is said ------------------------------------------------------------------------
+# Messages about errors ----------------------------------------------------------------------------
 
 
 def error_text(error: Exception) -> str | None:

@@ -116,7 +116,7 @@ class WorstNeighbors:
         if self.nominal:
             return (
                 f"nominal: {finding} Nothing makes every data set keep the assumed gradient bound, "
-                "here it is met at the models that were said and not at others; problem.clipped or "
+                "here it is met at the models of the run and not at others; problem.clipped or "
                 "a feature_bound make it hold."
             )
         return f"BROKEN: {finding}"

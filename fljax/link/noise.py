@@ -104,7 +104,7 @@ class Noise(Perturbation):
         if cls.perturb is Noise.perturb and cls.over_edges is Noise.over_edges:
             raise TypeError(
                 f"{cls.__name__} adds nothing to any message; take fljax.link.PerMessage, PerEdge, "
-                "GraphHomomorphic or LocalGraphHomomorphic, or give your class a method said or "
+                "GraphHomomorphic or LocalGraphHomomorphic, or give your class a method perturb or "
                 "over_edges."
             )
 

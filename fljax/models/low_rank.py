@@ -27,7 +27,7 @@ def lora(
     Weights of more than two axes, as of attention and convolutions, are matrices of the leading and
     the other axes, divided where both sides are most alike.
 
-    Which of them clients train and send is said by
+    Clients train and send the ones that are chosen by
     :meth:`problem.training_only <fljax.problems.Model.training_only>`: with ``"^lora/"`` federated
     averaging averages both factors (FedIT, Zhang et al. 2024), with ``"^lora/.*/b$"`` the
     first stays as it is drawn (FFA-LoRA, Sun et al. 2024), so that the average is exact.

@@ -1,7 +1,7 @@
 """Networks of several sizes or kinds: every client has one.
 
 A model holds the parameters of all of them in one row, and a client's network reads its part
-(:meth:`SeveralNetworks.parts`). Which client has which network is said by
+(:meth:`SeveralNetworks.parts`). The network of each client is chosen by
 :meth:`problem.assigning <fljax.problems.Model.assigning>`.
 """
 

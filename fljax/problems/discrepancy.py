@@ -235,8 +235,8 @@ def prediction_discrepancy(
 
     Example:
       >>> import jax.numpy as jnp, fljax as fl
-      >>> said = jnp.array([[0.0, 1.0], [0.0, 3.0]])
-      >>> fl.problems.prediction_discrepancy(said).tolist()
+      >>> predictions = jnp.array([[0.0, 1.0], [0.0, 3.0]])
+      >>> fl.problems.prediction_discrepancy(predictions).tolist()
       [[0.0, 2.0], [2.0, 0.0]]
     """
     checks.registered("loss", loss)

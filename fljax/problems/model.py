@@ -475,8 +475,8 @@ class Model(Problem):
             return behaviors[0]
         if any(jax.tree.leaves(behavior.state) for behavior in behaviors):
             raise ValueError(
-                "networks of several sizes have no state, such as running means: it would differ in "
-                "size and meaning between them; normalize by groups or layers."
+                "networks of several sizes have no state, such as running means: they would differ "
+                "in size and meaning between them; normalize by groups or layers."
             )
         return Behavior((), any(behavior.is_random for behavior in behaviors))
 

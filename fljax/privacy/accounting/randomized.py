@@ -36,7 +36,9 @@ def randomized_response_epsilon(probability: ArrayLike, classes: int) -> Result:
         >>> round(float(randomized_response_epsilon(0.5, classes=2)), 4)  # ln 3
         1.0986
     """
-    checks.interval("probability", probability, above=0, at_most=1, hint="At zero nothing is said.")
+    checks.interval(
+        "probability", probability, above=0, at_most=1, hint="At zero no true class is reported."
+    )
     checks.count("classes", classes, at_least=2)
     xp, probability = inputs.arrays(probability)
     return xp.log1p(classes * (1 - probability) / probability)
