@@ -256,9 +256,8 @@ class ServerMessages(OutgoingMessages):
             )
 
         if agreed is not None:
-            alpha = _discounts(discount, delays, reference.dtype)[
-                0
-            ]  # no message is late under masks
+            # No message is late under masks.
+            alpha = _discounts(discount, delays, reference.dtype)[0]
             return self._masked_sum(encode, senders, agreed, reference, weights, alpha, normalized)
         sent_rows = self._with_attack(encode, rows, clients, senders, addresses)
         if factors is not None:
@@ -275,9 +274,8 @@ class ServerMessages(OutgoingMessages):
             return self._release_sum(sent_rows, senders, arriving, addresses, clients)
         alpha = _discounts(discount, delays, reference.dtype)
         if self._stages.aggregation is None:
-            weight = jnp.where(senders, 1 if weights is None else weights, 0).astype(
-                reference.dtype
-            )
+            weight = jnp.where(senders, 1 if weights is None else weights, 0)
+            weight = weight.astype(reference.dtype)
             return self._sum_arrivals(
                 sent_rows,
                 senders,

@@ -203,7 +203,7 @@ def _drawn_from_classes(
 
 @module
 class LabelsPerClient(_ByLabel):
-    """Each client has rows of exactly ``classes`` classes.
+    """Each client has rows of exactly ``labels`` classes.
 
     Client ``k`` has class ``k`` modulo the number of classes, so that with as many clients as
     classes every class is somewhere, and further classes at random. The rows of a class are shared

@@ -30,7 +30,7 @@ from fljax._core.certified_bounds import on_host
 from fljax._core.numerics import HIGHEST
 from fljax._core.prng import as_key
 from fljax.algorithms import ZCDPNFL
-from fljax.graphs import Graph
+from fljax.graphs import Graph, Varying
 from fljax.link import Link
 from fljax.privacy import ZCDP, Gap, Notion
 from fljax.problems import Problem
@@ -241,7 +241,7 @@ def transcript(
       noise: ``[R, K, D]``, added to the messages instead of the privacy mechanism's draws.
 
     Raises:
-      TypeError: an algorithm that does not store messages.
+      TypeError: an algorithm whose state does not hold the models that clients sent each other.
       ValueError: noise of the wrong shape.
 
     Example:
@@ -266,8 +266,13 @@ def _transcribe(simulation: Simulation, key: Array, noise: Array | None, rounds:
     algorithm = simulation.algorithm
     prepared = prepare(simulation, rounds)
     start = begin(simulation, prepared, key)
-    if not hasattr(start.state, "sent"):
-        raise TypeError(f"{type(algorithm).label} keeps no messages between clients to transcribe.")
+    sent = getattr(start.state, "sent", None)
+    exchanges_models = isinstance(simulation.network, Graph | Varying) and sent is not None
+    if not exchanges_models or sent.shape != start.state.model.shape:
+        raise TypeError(
+            f"{type(algorithm).label} keeps no models that clients sent to each other, which is "
+            "what a transcript holds; take ZCDPNFL, ZCDPGradNFL or NetworkedADMM."
+        )
 
     def transcript(state) -> Transcript:
         return Transcript(state.model, state.sent, getattr(state, "dual", None))

@@ -305,9 +305,14 @@ def test_transcripts_cover_other_algorithms():
     assert record.sent.shape == (6, CLIENTS, DIM)
     with pytest.raises(TypeError, match="this is the theory of"):
         theory.lemma_two(subgradient, record, best("ridge"))
-    star = fl.Simulation(problem=setup.problem, algorithm=fl.algorithms.ConventionalFL(0.1))
-    with pytest.raises(TypeError, match="no messages"):
-        theory.transcript(star, 0, 5)
+    for algorithm, network in (
+        (fl.algorithms.ConventionalFL(0.1), None),
+        (fl.algorithms.FedPD(0.1, penalty=1.0), None),  # its messages are to a server
+        (fl.algorithms.FedRelax(0.1), setup.network),
+    ):
+        other = fl.Simulation(problem=setup.problem, algorithm=algorithm, network=network)
+        with pytest.raises(TypeError, match="keeps no models that clients sent"):
+            theory.transcript(other, 0, 5)
     with pytest.raises(ValueError, match="noise must be"):
         theory.transcript(setup, 0, 5, noise=jnp.zeros((4, CLIENTS, DIM)))
 

@@ -40,8 +40,9 @@ class FLoRA(Averaging):
     the product of averages is not the average of products. The problem trains all parameters, as
     the weights move, too; clients change their adapters only.
 
-    A message up has the numbers of one adapter, a message down of all participants' adapters.
-    Stacks of rounds in which a client was unavailable are not counted for it.
+    A message up has the numbers of one client's adapters, a message down the numbers of all
+    participants' adapters. Stacks of rounds in which a client was unavailable are not counted for
+    it.
 
     Args:
       step_size: :math:`\mu`, as in :class:`~fljax.algorithms.FedAvg`, which also has the other
