@@ -403,8 +403,7 @@ def plot(studies: Studies) -> Picture:
             what = ", unequal local steps" if name == "steps" else ""
             ax.set(ylim=SHOWN, title=f"({next(letters)}) alpha = {concentration:g}{what}")
             ax.xaxis.set_minor_formatter(NullFormatter())
-            if x == "round":
-                ax.set_xlabel("round")
+            ax.set_xlabel("round" if x == "round" else "bits of all clients, up and down [bit]")
     for ax in grid[0]:
         for algorithm, look in looks.items():
             ax.plot([], [], **look, label=algorithm)
