@@ -395,7 +395,9 @@ def at_optimum(label, problem, network):
     algorithm = CASES[label].algorithm
     state = algorithm.init(problem.prepare(), network)
     received = network.neighbor_sum(best)
-    fields = {"model": best, "heard": best, "received": received, "dual": -gradient, "mixed": best}
+    if "sent" not in state._fields:  # it receives a weighted mean, of equal messages
+        received = best
+    fields = {"model": best, "sent": best, "received": received, "dual": -gradient, "mixed": best}
     fields |= {"slope": gradient, "correction": -gradient}
     if label in ("EXTRA", "PG-EXTRA", "LED", "Exact diffusion"):
         fields["dual"] = (
@@ -424,7 +426,7 @@ def at_optimum(label, problem, network):
         fields |= {
             "dual": -gradient,
             "center": best,
-            "said": disagreement,
+            "sent": disagreement,
             "auxiliary": disagreement,
         }
     return state._replace(**{name: fields[name] for name in state._fields if name in fields})
@@ -514,7 +516,7 @@ def message_change(label, name, algorithm, clip, trials=120):
         changed = dataclasses.replace(problem, features=features, targets=targets).prepare()
         state = algorithm.init(changed, network)
         public = {
-            "heard": received,
+            "sent" if "sent" in state._fields else "received": received,
             "dual": dual,
             "model": received[0] if label == "FL" else received,
         }
@@ -607,10 +609,10 @@ def test_p_admm_message_changes_by_the_sensitivity_at_most(inner_iterations, pre
     @jax.jit
     def message(features, received, dual):
         problem = dataclasses.replace(base, features=features).prepare()
-        start = algorithm.init(problem, network)._replace(heard=received, dual=dual)
+        start = algorithm.init(problem, network)._replace(sent=received, dual=dual)
         sent, state = listen(algorithm, start, problem, network, 1)
         if previous == "private":  # again, from the same public state but the new exact model
-            state = state._replace(heard=received, dual=dual)
+            state = state._replace(sent=received, dual=dual)
             sent, _ = listen(algorithm, state, problem, network, 2)
         return sent, algorithm.sensitivity(problem, network, jnp.asarray(1), gap_of(problem, bound))
 
@@ -841,8 +843,8 @@ def test_noise_is_added_to_the_message_not_to_the_model():
     noisy = private(private.start(), 1)[0]
     clean = plain(plain.start(), 1)[0]
     close(noisy.model, clean.model, rtol=1e-14)
-    assert float(jnp.abs(noisy.heard - clean.heard).max()) > 1e-2
-    np.testing.assert_array_equal(clean.heard, clean.model)
+    assert float(jnp.abs(noisy.sent - clean.sent).max()) > 1e-2
+    np.testing.assert_array_equal(clean.sent, clean.model)
 
 
 # What is refused -------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ class EarlyStopped(PADMM):
         message, inbox = now.link.exchange(model)
         received = inbox.sum()
         dual = state.dual + self.penalty * (degree * message - received)
-        return state._replace(model=model, heard=message, received=received, dual=dual)
+        return state._replace(model=model, sent=message, received=received, dual=dual)
 
 
 @module

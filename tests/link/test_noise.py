@@ -453,7 +453,7 @@ def test_noise_cancels_on_any_left_stochastic_matrix(seed):
     over = fl.graphs.from_stochastic(matrix, convention="left", form="dense")
     key = as_key(seed % 1000)
     x = jnp.asarray(rng.normal(size=(nodes, 2)))
-    sent, off = GraphHomomorphic(3.0).said(key, x)
+    sent, off = GraphHomomorphic(3.0).perturb(key, x)
     received = matrix.T @ np.asarray(sent) - np.asarray(off)
     q = np.asarray(over.stationary)
     scale = np.abs(sent).max()

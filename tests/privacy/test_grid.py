@@ -265,7 +265,7 @@ def test_values_perturbed_outside_of_a_budget_are_on_a_grid(kind):
             result = fl.contrib.noisy_inputs(key, message, message[:, 0], 0.5, 0.1)[0]
             step = np.float32(0.5) * unit
         elif kind == "peers":
-            result = PerMessage(0.25, law="gaussian").said(key, message)[0]
+            result = PerMessage(0.25, law="gaussian").perturb(key, message)[0]
             step = np.float32(0.5) * unit
         elif kind == "edges":
             noise = PerEdge(0.25, law="gaussian")

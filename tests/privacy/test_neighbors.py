@@ -197,7 +197,7 @@ def test_whole_clients_take_as_much_more_noise_as_they_have_samples():
         now = fl.view(simulation, rounds=3)
         state = simulation.algorithm.init(now.problem, now.network)
         after = simulation.algorithm.step(state, now)
-        scale[neighbors] = np.asarray(after.heard - after.model)
+        scale[neighbors] = np.asarray(after.sent - after.model)
         np.testing.assert_allclose(now.link.spent["rho"], 1 / 3, rtol=1e-12)
     np.testing.assert_allclose(scale["replace"], 2 * scale["add-or-remove"], rtol=1e-9)
     sizes = np.array(SIZES)[:, None]

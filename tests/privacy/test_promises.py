@@ -396,9 +396,9 @@ def test_privacy_is_checked_at_every_point_of_a_large_grid():
 @pytest.mark.parametrize(
     ("algorithm", "network", "field"),
     [
-        (ZCDPNFL(1.0, 0.5), make_network(), lambda s: s.heard),
-        (ZCDPGradNFL(0.1), make_network(), lambda s: s.heard),
-        (PADMM(1.0), make_network(), lambda s: s.heard),
+        (ZCDPNFL(1.0, 0.5), make_network(), lambda s: s.sent),
+        (ZCDPGradNFL(0.1), make_network(), lambda s: s.sent),
+        (PADMM(1.0), make_network(), lambda s: s.sent),
         (ConventionalFL(0.1), None, lambda s: jnp.broadcast_to(s.model, (CLIENTS, 3))),
         (GFL(1.0), FEDERATION, lambda s: s.server[jnp.asarray([0, 0, 1, 1, 1]), 0]),
         (fl.algorithms.GraphFedAvg(0.1), FEDERATION, lambda s: s.model),

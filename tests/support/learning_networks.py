@@ -41,7 +41,7 @@ def operated(algorithm, at=POINTS, **parts):
     state = algorithm.init(now.problem, now.network)
     received = now.network.mixing("neighbors")(jnp.asarray(at))
     return np.asarray(
-        algorithm.operator(state._replace(model=jnp.asarray(at), heard=received), now)
+        algorithm.operator(state._replace(model=jnp.asarray(at), received=received), now)
     )
 
 

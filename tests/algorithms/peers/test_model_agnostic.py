@@ -291,7 +291,7 @@ def test_learners_work_with_absence_delays_and_robust_rules():
             PROBLEM if learners else problem,
             ModelAgnosticFedRelax(coupling, TEST_SET, ridge if learners else None),
             GRAPH,
-            metrics=[fl.metrics.trajectory("heard", ("client", "point"))],
+            metrics=[fl.metrics.trajectory("received", ("client", "point"))],
             **PARTS,
         )
 
@@ -306,8 +306,8 @@ def test_learners_work_with_absence_delays_and_robust_rules():
 
     linear = study(False)
     host = study(True)
-    np.testing.assert_allclose(host.heard_trajectory, linear.heard_trajectory, atol=1e-10)
-    assert np.abs(linear.heard_trajectory[:, 0] - linear.heard_trajectory[:, 1]).max() > 1e-3
+    np.testing.assert_allclose(host.received_trajectory, linear.received_trajectory, atol=1e-10)
+    assert np.abs(linear.received_trajectory[:, 0] - linear.received_trajectory[:, 1]).max() > 1e-3
     assert host.attrs["compilations"] == 1
 
 

@@ -239,7 +239,7 @@ class Linearized(NetworkedIteration):
 
     def operator(self, state, now):
         weight = 2 * self.coupling * state.degree[:, None]
-        right = state.model / self.step_size + weight * state.heard
+        right = state.model / self.step_size + weight * state.received
         right = right - now.problem.gradient(state.model)
         return right / (1 / self.step_size + weight)
 

@@ -562,7 +562,7 @@ def test_bad_settings_are_refused(error, make, message):
 
 # Clusters discovered -----------------------------------------------------------------------------
 
-LAST_MESSAGE = Metric("said", lambda now: now.state.said, "what was last said")
+LAST_MESSAGE = Metric("sent", lambda now: now.state.sent, "the last message")
 GIVEN: Any = {"clusters": CLUSTERS, "warmup": 4}
 
 
@@ -582,7 +582,7 @@ def test_chosen_clusters_equal_the_loops(algorithm, form):
     arguments = ROUNDS, RHO, 0.3, CLUSTERS, 4, None if step is None else float(step)
     theirs, clusters = loops.npfl_choosing(world.clients(), world.held_out(), EDGES, *arguments)
     close(ours["exact"], theirs, rtol=0, atol=1e-10)
-    same(ours["said"][..., -1], clusters)
+    same(ours["sent"][..., -1], clusters)
     same(clusters[3], np.arange(CLIENTS) % CLUSTERS)
     assert (clusters[-1] != clusters[3]).any()
 
@@ -630,7 +630,7 @@ def test_parameters_of_neighbors_equal_the_loops(policy, form):
         arguments = *arguments, "dpg", float(policy.step_size)
     theirs, tau = loops.npfl_by_parameters(world.clients(), world.held_out(), EDGES, *arguments)
     close(ours["exact"], theirs, rtol=0, atol=1e-10)
-    close(ours["said"][..., DIM:], tau, rtol=0, atol=1e-10)
+    close(ours["sent"][..., DIM:], tau, rtol=0, atol=1e-10)
     links = tau[-1] > 0
     similar = np.minimum(tau[-1], tau[-1].T)[links] >= 0.31
     assert 0 < similar.sum() < similar.size  # some pairs became similar, some did not

@@ -243,7 +243,7 @@ MEANS = {
     "SCAFFOLD": (SCAFFOLD(0.05, 3, local_steps=3), "control", "controls"),
     "FedDyn": (FedDyn(0.05, 3, local_steps=3, attraction=2.0), "correction", "gradients"),
     "Fed-LT": (FedLT(0.05, 3, local_steps=3, penalty=0.5), "model", "auxiliary"),
-    "FedPD": (FedPD(0.05, 3, local_steps=3, penalty=0.5), "model", "said"),
+    "FedPD": (FedPD(0.05, 3, local_steps=3, penalty=0.5), "model", "sent"),
 }
 
 
